@@ -1,0 +1,76 @@
+"""Calling off batches and jobs, and stopping what runs."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING
+
+from django.db import connections
+from django.utils import timezone
+
+from django_job_batches import history, queues, transitions
+from django_job_batches.arguments import text
+from django_job_batches.conf import settings
+from django_job_batches.database import after_commit
+from django_job_batches.models import NOT_STARTED, Batch, BatchJob, JobStatus
+from django_job_batches.outbox import cancel_batch, carry_out, remove
+from django_job_batches.transitions import batches_of, jobs_of
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool) -> bool:
+    """See ``Batch.cancel()``."""
+    using = batch._state.db or ""
+    done = cancel_batch(using, batch.pk, text(reason, "reason"))
+    if done and stop_running:
+        after_commit(partial(stop_tree, using, batch.pk), using)
+    if done:
+        after_commit(partial(history.record, batch, by, f"Cancelled. {reason}".strip()), using)
+    batch.refresh_from_db()
+    return done
+
+
+def stop_tree(using: str, batch_id: uuid.UUID) -> None:
+    """Stop the running items of a batch and of the batches nested in it; their callbacks go on."""
+    rows = jobs_of(using).filter(batch=batch_id, role="item", status=JobStatus.RUNNING).exclude(func="")
+    last = 0
+    while jobs := list(rows.filter(pk__gt=last).order_by("pk")[: settings.CHUNK_SIZE]):
+        last = jobs[-1].pk
+        for job in jobs:
+            stop_job(job)
+    nested = batches_of(using).filter(parent_job__batch=batch_id, parent_job__role="item", finished_at=None)
+    for child_id in list(nested.values_list("pk", flat=True)):
+        stop_tree(using, child_id)
+
+
+def stop_job(job: BatchJob) -> bool:
+    """See ``BatchJob.stop()``. The row remembers who asked, so that it ends as cancelled, not as failed."""
+    using = job._state.db or ""
+    if job.is_nested_batch:
+        child = batches_of(using).filter(parent_job=job.pk).first()
+        return child is not None and cancel(child, reason="", by=None, stop_running=True)
+    mine = jobs_of(using).filter(pk=job.pk, status=JobStatus.RUNNING, attempts=job.attempts)
+    if not mine.update(stop_requested_at=timezone.now()):
+        return False
+    if connections[using].in_atomic_block:
+        after_commit(partial(queues.stop, job.queue_name, job.rq_job_id), using)
+        return True
+    return queues.stop(job.queue_name, job.rq_job_id)
+
+
+def cancel_job(job: BatchJob) -> bool:
+    """See ``BatchJob.cancel()``."""
+    using = job._state.db or ""
+    if job.is_nested_batch:
+        child = batches_of(using).filter(parent_job=job.pk).first()
+        return child is not None and cancel(child, reason="", by=None, stop_running=False)
+    job.refresh_from_db()
+    end = partial(transitions.end, job, JobStatus.CANCELLED, only_from=NOT_STARTED)
+    done = bool(carry_out(end, using))
+    if done and job.enqueued_at:
+        after_commit(partial(remove, [job]), using)
+    job.refresh_from_db()
+    return done

@@ -1,0 +1,307 @@
+"""Descriptions to rows, in chunks, and on to Redis."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+from django.db import IntegrityError, connections, router, transaction
+from django.db.models import Q
+
+from django_job_batches import outbox, transitions
+from django_job_batches.conf import settings
+from django_job_batches.database import after_commit, atomically, storable
+from django_job_batches.exceptions import BatchFinished, DuplicateBatch
+from django_job_batches.items import BatchDescription, ChainDescription, JobDescription, as_item, as_items
+from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
+from django_job_batches.rows import batch_row, initial_status, job_row
+from django_job_batches.signals import batch_dispatched
+from django_job_batches.transitions import Effects, batches_of, jobs_of
+
+logger = logging.getLogger(__name__)
+
+JOBS_PER_LANE = 128
+LANES_PER_CHUNK = 8
+
+Unit = tuple["JobDescription | BatchDescription", ...]
+"""An item, or the links of a chain: what stays together in one chunk and one lane."""
+
+
+def dispatch(description: BatchDescription, using: str | None = None) -> Batch:
+    """See ``BatchDescription.dispatch()``."""
+    using = using or router.db_for_write(Batch)
+    if connections[using].in_atomic_block:
+        with transaction.atomic(using=using):  # a savepoint: nothing half-made remains, whoever catches the exception
+            return _Dispatch(using, streaming=False).run(description)
+    return _Dispatch(using, streaming=True).run(description)
+
+
+def add(batch: Batch, items: Iterable[Any]) -> int:
+    """See ``Batch.add()``."""
+    items = as_items(items, "add()")
+    using = batch._state.db or ""
+    if connections[using].in_atomic_block:
+        with transaction.atomic(using=using):
+            return _Dispatch(using, streaming=False).add(batch, items)
+    return _Dispatch(using, streaming=True).add(batch, items)
+
+
+class _Dispatch:
+    """One call of ``dispatch()`` or ``add()``: what it has written, and whether it still reaches Redis.
+
+    Streaming, each chunk is a transaction of its own, and its jobs are enqueued at once. Inside the caller's
+    transaction everything is part of that, and is enqueued after its commit.
+    """
+
+    def __init__(self, using: str, *, streaming: bool) -> None:
+        self.using = using
+        self.streaming = streaming
+        self.batches: list[uuid.UUID] = []
+        self.unsealed: dict[uuid.UUID, Batch] = {}
+        self.rows = 0
+        self.redis_answers = True
+
+    def run(self, description: BatchDescription) -> Batch:
+        batch = self._create(description)
+        try:
+            self._fill(batch, description)
+        except BaseException as error:
+            self._break_off(batch, error)
+            raise
+        batch.refresh_from_db()
+        after_commit(partial(self._dispatched, batch), self.using)
+        return batch
+
+    def add(self, batch: Batch, items: Iterable[Any]) -> int:
+        current = batches_of(self.using).get(pk=batch.pk)
+        self.batches.append(batch.pk)
+        try:
+            self._write_items(current, items)
+        except BatchFinished:
+            raise
+        except BaseException as error:
+            if self.rows:
+                self._break_off(batch, error)
+            raise
+        finally:
+            if self.streaming:
+                batch.refresh_from_db()
+        after_commit(self._enqueue_rest, self.using)
+        batch.refresh_from_db()
+        return self.rows
+
+    # One batch
+
+    def _create(self, description: BatchDescription) -> Batch:
+        batch = batch_row(description)
+        atomically(partial(_insert_batch, self.using, batch), self.using)
+        self._created(batch)
+        return batch
+
+    def _created(self, batch: Batch) -> None:
+        self.batches.append(batch.pk)
+        self.unsealed[batch.pk] = batch
+
+    def _fill(self, batch: Batch, description: BatchDescription) -> None:
+        """Write all that belongs to a batch whose row is there, and seal it."""
+        try:
+            self._write_callbacks(batch, description)
+            self._write_items(batch, description.items)
+        except BatchFinished:
+            logger.info("Batch %s was decided during its dispatch; the rest of its items is not written.", batch.pk)
+        self._seal(batch)
+
+    def _seal(self, batch: Batch) -> None:
+        outbox.carry_out(partial(transitions.seal, batch), self.using)
+        self.unsealed.pop(batch.pk, None)
+
+    def _break_off(self, batch: Batch, error: BaseException) -> None:
+        """The items could not be read to their end: outside a transaction, the batch fails with that error."""
+        error.batch = batch  # type: ignore[attr-defined]
+        if not self.streaming:
+            return
+        rows = batches_of(self.using).filter(pk=batch.pk)
+        what, limit = f"{type(error).__name__}: {error}", settings.MAX_ERROR_LENGTH
+        try:
+            outbox.carry_out(partial(transitions.fail, rows, batch.pk, error=storable(what, limit)), self.using)
+            for unsealed in reversed(list(self.unsealed.values())):  # otherwise they would never end
+                self._seal(unsealed)
+            batch.refresh_from_db()
+        except Exception:
+            logger.exception("Batch %s could not be marked as failed after %s.", batch.pk, what)
+
+    # Callbacks
+
+    def _write_callbacks(self, batch: Batch, description: BatchDescription) -> None:
+        callbacks = [
+            (role, callback)
+            for role in (Role.ON_SUCCESS, Role.ON_FAILURE, Role.ON_FINISH)
+            for callback in getattr(description, role.value)
+        ]
+        if callbacks:
+            self._fill_nested(atomically(partial(self._insert_callbacks, batch, callbacks), self.using) or [])
+
+    def _insert_callbacks(self, batch: Batch, callbacks: list[tuple[Role, Any]]) -> list[tuple[Batch, Any]]:
+        batches_of(self.using).filter(pk=batch.pk).update(callbacks=len(callbacks))
+        rows = [
+            job_row(callback, batch, role=role, position=position, status=JobStatus.HELD)
+            for position, (role, callback) in enumerate(callbacks)
+        ]
+        self._insert(rows)
+        return self._insert_nested(rows, [callback for _, callback in callbacks])
+
+    # Items
+
+    def _write_items(self, batch: Batch, items: Iterable[Any]) -> None:
+        for units in _chunks(items, settings.CHUNK_SIZE):
+            chunk = _Chunk(self, batch, units)
+            atomically(chunk.write, self.using, confirm=chunk.is_written)
+            self.rows += len(chunk.rows)
+            self._enqueue([row for row in chunk.rows if row.enqueued_at])
+            self._open(chunk.rows)
+            self._fill_nested(chunk.nested)
+
+    def _insert(self, rows: list[BatchJob]) -> None:
+        jobs_of(self.using).bulk_create(rows, batch_size=settings.CHUNK_SIZE)
+        if rows and rows[0].pk is None:  # MySQL, other than MariaDB, does not return the keys
+            first = rows[0]
+            keys = jobs_of(self.using).filter(batch=first.batch_id, position__gte=first.position, role=first.role)
+            for row, pk in zip(rows, keys.order_by("position").values_list("pk", flat=True), strict=False):
+                row.pk = pk
+
+    def _insert_nested(self, rows: list[BatchJob], descriptions: list[Any]) -> list[tuple[Batch, Any]]:
+        """The batches that some of these rows stand for, in the same transaction as their rows."""
+        nested = [
+            (batch_row(description, row), description)
+            for row, description in zip(rows, descriptions, strict=True)
+            if isinstance(description, BatchDescription)
+        ]
+        for batch, _ in nested:
+            _insert_batch(self.using, batch)
+        return nested
+
+    def _fill_nested(self, nested: list[tuple[Batch, BatchDescription]]) -> None:
+        for batch, _ in nested:
+            self._created(batch)
+        for batch, description in nested:
+            self._fill(batch, description)
+
+    # Redis
+
+    def _enqueue(self, rows: list[BatchJob]) -> None:
+        if rows:
+            self.redis_answers = outbox.push(self.using, rows)
+
+    def _open(self, rows: list[BatchJob]) -> None:
+        """Start the nested batches of this chunk whose turn it is already."""
+        due = [row.pk for row in rows if row.is_nested_batch and row.status == JobStatus.QUEUED]
+        if due and self.streaming and self.redis_answers:
+            outbox.flush(self.using, Q(pk__in=due))
+
+    def _enqueue_rest(self) -> None:
+        """What waits for this commit, or for Redis to be back; then a look at what others have left behind."""
+        for start in range(0, len(self.batches), 500):
+            outbox.flush(self.using, Q(batch__in=self.batches[start : start + 500]))
+        outbox.flush(self.using, limit=settings.CHUNK_SIZE)
+
+    def _dispatched(self, batch: Batch) -> None:
+        self._enqueue_rest()
+        batch_dispatched.send_robust(Batch, batch=batch)
+
+
+class _Chunk:
+    """Some items of a batch, written in one transaction: lanes, then the batch, then the rows."""
+
+    def __init__(self, dispatch: _Dispatch, batch: Batch, units: list[Unit]) -> None:
+        self.dispatch = dispatch
+        self.batch = batch
+        self.units = units
+        self.size = sum(len(unit) for unit in units)
+        self.status = batch.status
+        self.rows: list[BatchJob] = []
+        self.nested: list[tuple[Batch, Any]] = []
+
+    def write(self) -> None:
+        effects = Effects(self.dispatch.using)
+        lanes, number_of_lanes = self._choose_lanes()
+        lane_of = [lane for lane, _ in zip(cycle(lanes), self.units, strict=False)]
+        added: Counter[int] = Counter()
+        for unit, lane in zip(self.units, lane_of, strict=True):
+            added[lane] += len(unit)
+        opened = sum(transitions.open_lane(self.batch.pk, lane, added[lane], effects) for lane in sorted(added))
+        first = transitions.reserve(self.batch, self.size, opened, number_of_lanes, effects)
+        if first is None:
+            raise BatchFinished(f"Batch {self.batch.pk} is decided already, so nothing can be added to it.")
+        self.rows = list(self._rows(first, lane_of))
+        self.dispatch._insert(self.rows)
+        self.nested = self.dispatch._insert_nested(self.rows, [item for unit in self.units for item in unit])
+
+    def is_written(self) -> bool:
+        """Whether the COMMIT of an attempt whose connection was lost has gone through."""
+        first = self.rows[0] if self.rows else None
+        return first is not None and jobs_of(self.dispatch.using).filter(pk=first.pk, batch=self.batch.pk).exists()
+
+    def _choose_lanes(self) -> tuple[list[int], int]:
+        """The lanes that this chunk is spread over, made if they are not there yet, and how many there are then."""
+        using = self.dispatch.using
+        row = batches_of(using).values_list("lanes", "next_position", "status")
+        have, total, self.status = row.get(pk=self.batch.pk)
+        wanted = max(have, min(settings.MAX_LANES, 1 + (total + self.size) // JOBS_PER_LANE))
+        if wanted > have:
+            missing = [BatchCounter(batch_id=self.batch.pk, lane=lane) for lane in range(have, wanted)]
+            BatchCounter.objects.using(using).bulk_create(missing, ignore_conflicts=True)
+        spread = min(wanted, LANES_PER_CHUNK, 1 + self.size // JOBS_PER_LANE)
+        start = total // JOBS_PER_LANE
+        return sorted((start + step) % wanted for step in range(spread)), wanted
+
+    def _rows(self, position: int, lane_of: list[int]) -> Iterator[BatchJob]:
+        leased_at = transitions.timezone.now() if self._goes_out_at_once() else None
+        for unit, lane in zip(self.units, lane_of, strict=True):
+            chain = position if len(unit) > 1 else None
+            for number, item in enumerate(unit):
+                row = job_row(item, self.batch, position=position, lane=lane, chain=chain)
+                row.status = initial_status(row, number == 0)
+                if leased_at and not row.is_nested_batch and row.status != JobStatus.BLOCKED:
+                    row.enqueued_at = leased_at
+                position += 1
+                yield row
+
+    def _goes_out_at_once(self) -> bool:
+        """Rows are written with their lease when they are pushed right after the commit."""
+        return self.dispatch.streaming and self.dispatch.redis_answers and self.status != BatchStatus.WAITING
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Unit]]:
+    """The items in lists of at least ``size`` rows, without reading further than that."""
+    units: list[Unit] = []
+    rows = 0
+    for number, value in enumerate(items, 1):
+        item = as_item(value, f"item {number}")
+        unit: Unit = item.links if isinstance(item, ChainDescription) else (item,)
+        if not unit:
+            continue
+        units.append(unit)
+        rows += len(unit)
+        if rows >= size:
+            yield units
+            units, rows = [], 0
+    if units:
+        yield units
+
+
+def _insert_batch(using: str, batch: Batch) -> None:
+    """Write the row; ``DuplicateBatch`` if another unfinished batch has its key."""
+    try:
+        with transaction.atomic(using=using):
+            batch.save(using=using, force_insert=True)
+    except IntegrityError:
+        other = batches_of(using).filter(active_key=batch.active_key).first() if batch.active_key else None
+        if other is None:
+            raise
+        message = f"The unfinished batch {other.pk} has the key {batch.key!r} already; wait for its end or cancel it."
+        raise DuplicateBatch(message, other) from None

@@ -1,0 +1,49 @@
+"""A lock among processes, for dispatches that must not happen twice at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis.exceptions import LockError
+from redis.lock import Lock
+
+from django_job_batches import queues
+from django_job_batches.conf import settings
+from django_job_batches.exceptions import LockNotAcquired
+
+
+@contextmanager
+def dispatch_lock(name: str, timeout: float = 10, wait: float = 0) -> Iterator[None]:
+    """Hold the lock ``name`` in Redis; nobody else gets it meanwhile.
+
+    ``timeout``: seconds after which the lock of a process that died is free; a living one renews it.
+    ``wait``: seconds to wait for the lock. Raises ``LockNotAcquired`` when somebody else holds it longer than that.
+    """
+    connection = queues.queue(settings.QUEUE).connection
+    lock = Lock(connection, f"job_batches:lock:{name}", timeout=timeout, thread_local=False)
+    if not lock.acquire(blocking=wait > 0, blocking_timeout=wait or None):
+        raise LockNotAcquired(f"Somebody else holds the lock {name!r}; try again later, or wait for it with wait=….")
+    stop = threading.Event()
+    renewer = threading.Thread(target=_renew, args=(lock, timeout, stop), daemon=True)
+    renewer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        renewer.join()
+        try:
+            lock.release()
+        except LockError:
+            pass  # it expired, as after an outage of Redis; somebody else may hold it now
+
+
+def _renew(lock: Lock, timeout: float, stop: threading.Event) -> None:
+    while not stop.wait(timeout / 3):
+        try:
+            lock.reacquire()
+        except LockError:
+            return
+        except queues.QueueError:
+            continue

@@ -1,0 +1,254 @@
+"""From rows to Redis: what is due is leased and enqueued, and what a transaction has set in motion is followed up.
+
+The outbox is no table of its own: a row that is queued or scheduled and has no ``enqueued_at`` is in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from django.db.models import Q
+from django.utils import timezone
+
+from django_job_batches import queues, transitions
+from django_job_batches.conf import settings
+from django_job_batches.database import after_commit, atomically, repeated
+from django_job_batches.models import DUE, NOT_STARTED, Batch, BatchJob, BatchStatus, Role, summed_counts
+from django_job_batches.signals import batch_cancelled, batch_finished
+from django_job_batches.transitions import Effects, batches_of, jobs_of
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FEW = 3
+"""Up to so many rows are leased one by one; more of them in a transaction."""
+
+
+def carry_out(change: Callable[[Effects], T], using: str, **options: Any) -> T | None:
+    """Run ``change`` as ``atomically()`` does, and follow up after the commit: enqueue what was released, call off
+    the rest of decided batches, close the books of finished ones. ``options`` are those of ``atomically()``."""
+    effects = Effects(using)
+
+    def work() -> T:
+        effects.clear()
+        return change(effects)
+
+    result = atomically(work, using, what=getattr(change, "func", change), **options)
+    after_commit(partial(_follow_up, effects), using)
+    return result
+
+
+def _follow_up(effects: Effects) -> None:
+    if effects.released:
+        flush(effects.using, Q(pk__in=effects.released))
+    for batch_id in effects.decided:
+        sweep(effects.using, batch_id)
+    for batch_id in effects.finished:
+        _close_books(effects.using, batch_id)
+
+
+def _close_books(using: str, batch_id: uuid.UUID) -> None:
+    """Write the totals of a finished batch to its row, so that nobody has to sum its lanes again."""
+    batch = batches_of(using).filter(pk=batch_id, finished_at__isnull=False).first()
+    if batch is None:
+        return
+    counts = summed_counts(using, [batch_id]).get(batch_id)
+    if counts is not None:
+        batches_of(using).filter(pk=batch_id, run=batch.run, finished_at__isnull=False).update(final_counts=counts)
+    batch_finished.send_robust(Batch, batch=batch)
+
+
+# Enqueue what is due
+
+
+def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int:
+    """Enqueue what is due among ``rows`` (default: everything), oldest first; returns how many were enqueued.
+
+    Stops with a warning when Redis is away: the rows stay in the outbox, and the next dispatch, or the next job that
+    ends, looks at it again.
+    """
+    sent, last, chunk = 0, 0, settings.CHUNK_SIZE
+    due = jobs_of(using).filter(rows or Q(), ~Q(batch__status=BatchStatus.WAITING))
+    due = due.filter(status__in=DUE, enqueued_at=None).order_by("pk")
+    while limit is None or sent < limit:
+        found = list(due.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk])
+        if not found:
+            break
+        last = found[-1].pk
+        jobs = [job for job in found if not job.is_nested_batch]
+        called_off = [job for job in jobs if job.role == Role.ITEM and job.batch.is_decided]
+        ready = [job for job in jobs if job.role != Role.ITEM or not job.batch.is_decided]
+        _cancel(using, called_off)
+        if not push(using, _lease(using, ready), check=len(found) > FEW):
+            break
+        sent += len(ready)
+        for job in found:
+            if job.is_nested_batch:
+                open_nested(using, job)
+        if len(found) < chunk:
+            break
+    return sent
+
+
+def _cancel(using: str, jobs: list[BatchJob]) -> None:
+    for batch in {job.batch for job in jobs}:
+        cancel_jobs(using, batch, [job.pk for job in jobs if job.batch_id == batch.pk])
+
+
+def _lease(using: str, jobs: list[BatchJob]) -> list[BatchJob]:
+    """Those of these rows that were still free, and are ours to push now."""
+    now = timezone.now()
+    if len(jobs) <= FEW:
+        free = {job.pk for job in jobs if _lease_one(using, job.pk, now)}
+    else:
+        free = set(atomically(partial(_lease_many, using, [job.pk for job in jobs], now), using) or ())
+    leased = [job for job in jobs if job.pk in free]
+    for job in leased:
+        job.enqueued_at = now
+    return leased
+
+
+def _lease_one(using: str, pk: int, now: datetime) -> int:
+    free = jobs_of(using).filter(pk=pk, status__in=DUE, enqueued_at=None)
+    return repeated(partial(free.update, enqueued_at=now), using) or 0
+
+
+def _lease_many(using: str, pks: list[int], now: datetime) -> list[int]:
+    free = [row.pk for row in transitions.locked(using, pks) if row.status in DUE and row.enqueued_at is None]
+    jobs_of(using).filter(pk__in=free).update(enqueued_at=now)
+    return free
+
+
+def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
+    """Enqueue rows whose lease is ours; False if Redis is away, after giving the leases back.
+
+    ``check``: pass over what RQ has already, as after a push whose answer was lost.
+    """
+    by_queue: dict[str, list[BatchJob]] = defaultdict(list)
+    for job in jobs:
+        by_queue[job.queue_name].append(job)
+    for name, group in by_queue.items():
+        try:
+            _push(using, name, group, check)
+        except queues.QueueError as error:
+            logger.warning(
+                "Redis is away (%s): %d jobs stay in the database, and are enqueued later.", error, len(group)
+            )
+            _give_back(using, group)
+            return False
+        except LookupError:
+            logger.exception("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
+            _give_back(using, group)
+    return True
+
+
+def _push(using: str, name: str, jobs: list[BatchJob], check: bool) -> None:
+    known = queues.alive(name, [job.rq_job_id for job in jobs]) if check else set()
+    works = [_work(using, job) for job in jobs if job.rq_job_id not in known]
+    if works:
+        queues.enqueue(name, works)
+
+
+def _work(using: str, job: BatchJob) -> queues.Work:
+    attempt = job.attempts + 1
+    is_repetition = job.max_attempts - attempt < job.options.get("retries", 0)
+    return queues.Work(
+        id=job.rq_job_id,
+        args=(using, job.pk, attempt),
+        description=str(job)[:200],
+        timeout=timeout_of(job),
+        at_front=job.options.get("at_front", False) or (is_repetition and job.options.get("retry_at_front", False)),
+        at=job.scheduled_at if job.scheduled_at and job.scheduled_at > timezone.now() else None,
+    )
+
+
+def timeout_of(job: BatchJob) -> int:
+    """Seconds that the function of this job may run; -1: no limit."""
+    return int(job.options.get("timeout") or settings.TIMEOUT or queues.default_timeout(job.queue_name))
+
+
+def _give_back(using: str, jobs: list[BatchJob]) -> None:
+    for job in jobs[:1]:
+        mine = jobs_of(using).filter(pk__in=[job.pk for job in jobs], status__in=DUE, enqueued_at=job.enqueued_at)
+        repeated(partial(mine.update, enqueued_at=None), using)
+
+
+def open_nested(using: str, row: BatchJob) -> None:
+    """The turn of a nested batch: start it, or cancel it if its chain or its parent was called off."""
+    batch = batches_of(using).filter(parent_job=row.pk).first()
+    if batch is None:
+        return
+    parent_decided = row.role == Role.ITEM and row.batch.is_decided
+    if row.stop_requested_at or parent_decided:
+        cancel_batch(using, batch.pk, f"The batch {row.batch_id} that it is part of was called off.")
+    else:
+        carry_out(partial(transitions.open_nested, batch), using)
+        flush(using, Q(batch=batch.pk))
+    jobs_of(using).filter(pk=row.pk, status__in=DUE, enqueued_at=None).update(enqueued_at=timezone.now())
+
+
+def catch_up(using: str, batch_id: uuid.UUID) -> None:
+    """Do again, harmlessly, what may have been cut off after the last commit of this batch."""
+    flush(using, Q(batch=batch_id))
+    sweep(using, batch_id)
+    if batches_of(using).filter(pk=batch_id, finished_at__isnull=False, final_counts=None).exists():
+        _close_books(using, batch_id)
+
+
+# Call off
+
+
+def cancel_batch(using: str, batch_id: uuid.UUID, reason: str) -> bool:
+    """Decide that a batch is cancelled, and call off what has not started; False if it was decided already."""
+    done = bool(carry_out(partial(transitions.decide_cancelled, batch_id, reason), using))
+    if done:
+        after_commit(partial(_send_cancelled, using, batch_id), using)
+    return done
+
+
+def _send_cancelled(using: str, batch_id: uuid.UUID) -> None:
+    if batch_cancelled.has_listeners(Batch):
+        batch_cancelled.send_robust(Batch, batch=batches_of(using).filter(pk=batch_id).first())
+
+
+def sweep(using: str, batch_id: uuid.UUID) -> None:
+    """Cancel what has not started of a decided batch, its nested batches included."""
+    batch = batches_of(using).filter(pk=batch_id, finished_at=None).first()
+    if batch is None or not batch.is_decided:
+        return
+    rows = jobs_of(using).filter(batch=batch_id, role=Role.ITEM, status__in=NOT_STARTED)
+    rows, last = rows.exclude(func="").order_by("pk"), 0
+    while pks := list(rows.filter(pk__gt=last).values_list("pk", flat=True)[: settings.CHUNK_SIZE]):
+        last = pks[-1]
+        cancel_jobs(using, batch, pks)
+    nested = batches_of(using).filter(
+        transitions.UNDECIDED, parent_job__batch=batch_id, parent_job__role=Role.ITEM, finished_at=None
+    )
+    for child_id in list(nested.values_list("pk", flat=True)):
+        cancel_batch(using, child_id, f"The batch {batch_id} that it is part of was called off.")
+
+
+def cancel_jobs(using: str, batch: Batch, pks: list[int]) -> None:
+    """Cancel those of these jobs that have not started; their batch, as it was read, is decided."""
+    cancelled = carry_out(partial(transitions.cancel_rows, batch, pks), using) or []
+    after_commit(partial(remove, [row for row in cancelled if row.enqueued_at]), using)
+
+
+def remove(jobs: list[BatchJob]) -> None:
+    """Take the RQ jobs of these cancelled jobs out of their queues, as far as Redis answers."""
+    by_queue: dict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        by_queue[job.queue_name].append(job.rq_job_id)
+    for name, ids in by_queue.items():
+        try:
+            queues.remove(name, ids)
+        except (queues.QueueError, LookupError):
+            logger.warning("%d cancelled jobs stay in the queue %r; workers will pass over them.", len(ids), name)
+
+

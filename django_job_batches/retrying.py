@@ -1,0 +1,233 @@
+"""A finished batch runs again: a new run of its failed and cancelled items."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Q, QuerySet, Sum
+from django.utils import timezone
+
+from django_job_batches import history, outbox, transitions
+from django_job_batches.conf import settings
+from django_job_batches.database import after_commit, atomically
+from django_job_batches.exceptions import BatchError, DuplicateBatch
+from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
+from django_job_batches.rows import active_key
+from django_job_batches.transitions import Effects, batches_of, jobs_of
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+UNSUCCESSFUL = (JobStatus.FAILED, JobStatus.CANCELLED)
+NEW_ATTEMPTS: dict[str, Any] = {
+    "losses": 0,
+    "enqueued_at": None,
+    "scheduled_at": None,
+    "started_at": None,
+    "finished_at": None,
+    "stop_requested_at": None,
+    "has_result": False,
+    "result": None,
+}
+
+
+def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser | None) -> int:
+    """See ``Batch.retry()``."""
+    using = batch._state.db or ""
+    current = batches_of(using).get(pk=batch.pk)
+    if batch.is_finished and current.run > batch.run:
+        return 0  # somebody else has retried what the caller was looking at
+    _refuse_if_open(current)
+    wanted = _selected(current, jobs)
+    if not wanted.exists():
+        return 0
+    if not _begin(current):
+        return 0
+    number = _Rerun(using).fill(current, wanted)
+    after_commit(partial(outbox.flush, using, Q(batch=current.pk)), using)
+    after_commit(partial(history.record, batch, by, f"Retried {number} jobs."), using)
+    batch.refresh_from_db()
+    return number
+
+
+def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
+    """See ``BatchJob.retry()``."""
+    using = job._state.db or ""
+    batch = batches_of(using).get(pk=job.batch_id)
+    if job.role == Role.ITEM:
+        done = bool(retry(batch, jobs=jobs_of(using).filter(pk=job.pk), by=by))
+    else:
+        done = bool(outbox.carry_out(partial(_reopen_callback, job), using))
+        if done:
+            after_commit(partial(history.record, batch, by, f"Retried the callback {job}."), using)
+    job.refresh_from_db()
+    return done
+
+
+def _refuse_if_open(batch: Batch) -> None:
+    if batch.parent_job_id is not None:
+        root = _root_of(batch)
+        raise BatchError(f"Batch {batch.pk} is part of batch {root.pk}; retry that one.")
+    if not batch.is_finished:
+        raise BatchError(f"Batch {batch.pk} has not finished; wait for its end, or cancel it, before a retry.")
+    if batch.open_callbacks:
+        rows = batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*transitions.DUE, JobStatus.RUNNING))
+        names = ", ".join(f"{row.get_role_display()}: {row}" for row in rows)
+        raise BatchError(f"Callbacks of batch {batch.pk} have not ended ({names}); wait for them before a retry.")
+
+
+def _root_of(batch: Batch) -> Batch:
+    while batch.parent_job_id is not None:
+        batch = batches_of(batch._state.db or "").get(jobs=batch.parent_job_id)
+    return batch
+
+
+def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJob]:
+    """The items to run again; a link of a chain stands for all that is left of the chain."""
+    rows = jobs_of(batch._state.db or "").filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
+    if jobs is None:
+        return rows
+    chosen = jobs.filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL).order_by()
+    pks = list(chosen.values_list("pk", flat=True))
+    chains = list(chosen.exclude(chain=None).values_list("chain", flat=True).distinct())
+    return rows.filter(Q(pk__in=pks) | Q(chain__in=chains))
+
+
+def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
+    """Start a new run; False if somebody else was faster. The dispatcher's lane is open again until all rows are
+    queued, and a nested batch waits for its turn again."""
+    using = batch._state.db or ""
+    rows = batches_of(using).filter(pk=batch.pk, run=batch.run, finished_at__isnull=False, open_callbacks=0)
+    changes: dict[str, Any] = dict.fromkeys(("failed_at", "cancelled_at", "finished_at", "started_at", "final_counts"))
+    changes |= {
+        "run": F("run") + 1,
+        "status": BatchStatus.WAITING if as_nested else BatchStatus.DISPATCHING,
+        "open_lanes": 2 if as_nested else 1,
+        "sealed": False,
+        "failures": 0,
+        "error": "",
+        "cancel_reason": "",
+        "active_key": active_key(batch.key),
+        "heartbeat_at": timezone.now(),
+    }
+    confirm = batches_of(using).filter(pk=batch.pk, run=batch.run + 1, sealed=False).exists
+    try:
+        begun = atomically(partial(_update_in_savepoint, rows, changes), using, confirm=confirm)
+    except IntegrityError:
+        other = batches_of(using).filter(active_key=active_key(batch.key)).first()
+        message = f"Batch {other.pk if other else ''} has the key {batch.key!r} now; wait for its end before a retry."
+        raise DuplicateBatch(message, other) from None
+    batch.run += 1
+    return begun != 0
+
+
+def _update_in_savepoint(rows: QuerySet[Batch], changes: dict[str, Any]) -> int:
+    with transaction.atomic(using=rows.db):
+        return rows.update(**changes)
+
+
+class _Rerun:
+    """Queues the rows of a new run in chunks, those of nested batches too."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    def fill(self, batch: Batch, wanted: QuerySet[BatchJob], *, everything: bool = False) -> int:
+        """Queue ``wanted``, hold the callbacks again, seal; returns how many items run again."""
+        failed = batch_failures(self.using, batch.pk)
+        self._hold_callbacks(batch)
+        number = retried_failures = 0
+        for pks in _chunks_of(wanted.filter(run__lt=batch.run)):
+            rows = outbox.carry_out(partial(self._queue, batch, pks), self.using) or []
+            number += len(rows)
+            retried_failures += sum(row.status == JobStatus.FAILED for row in rows)
+            for row in rows:
+                if row.is_nested_batch:
+                    self._fill_nested(row, everything)
+            ready = Q(pk__in=[row.pk for row in rows if not row.is_nested_batch])
+            after_commit(partial(outbox.flush, self.using, ready), self.using)
+        left = failed - retried_failures
+        outbox.carry_out(partial(transitions.seal, batch, failures_left=left), self.using)
+        return number
+
+    def _queue(self, batch: Batch, pks: list[int], effects: Effects) -> list[BatchJob]:
+        """One chunk: rows, lanes, batch. Returns the rows as they were."""
+        rows = [row for row in transitions.locked(self.using, pks) if row.run < batch.run and row.is_ended]
+        for row in rows:
+            retries = row.options.get("retries", 0)
+            status = JobStatus.QUEUED if self._is_first(row) else JobStatus.BLOCKED
+            changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
+            jobs_of(self.using).filter(pk=row.pk).update(status=status, **changes)
+        opened = 0
+        for lane in sorted({row.lane for row in rows}):
+            ended = Counter(JobStatus(row.status) for row in rows if row.lane == lane)
+            opened += transitions.reopen(batch.pk, lane, ended, effects)
+        batches_of(self.using).filter(pk=batch.pk).update(
+            open_lanes=F("open_lanes") + opened, heartbeat_at=timezone.now()
+        )
+        return rows
+
+    def _is_first(self, row: BatchJob) -> bool:
+        """Whether nothing of its chain has to end before it."""
+        if row.chain is None:
+            return True
+        before = jobs_of(self.using).filter(batch=row.batch_id, role=Role.ITEM, chain=row.chain)
+        return not before.filter(position__lt=row.position).exclude(status=JobStatus.SUCCEEDED).exists()
+
+    def _hold_callbacks(self, batch: Batch) -> None:
+        callbacks = jobs_of(self.using).filter(batch=batch.pk, run__lt=batch.run).exclude(role=Role.ITEM)
+        for row in callbacks.order_by("pk"):
+            retries = row.options.get("retries", 0)
+            changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
+            jobs_of(self.using).filter(pk=row.pk, status=row.status).update(status=JobStatus.HELD, **changes)
+            if row.is_nested_batch:
+                self._fill_nested(row, everything=True)
+
+    def _fill_nested(self, row: BatchJob, everything: bool) -> None:
+        """Run a nested batch again; ``everything`` of it where it is a callback, which fires anew."""
+        child = batches_of(self.using).filter(parent_job=row.pk).first()
+        if child is None or not _begin(child, as_nested=True):
+            return
+        items = jobs_of(self.using).filter(batch=child.pk, role=Role.ITEM)
+        self.fill(child, items if everything else items.filter(status__in=UNSUCCESSFUL), everything=everything)
+
+
+def batch_failures(using: str, batch_id: uuid.UUID) -> int:
+    """Failed items of a batch, by its lanes."""
+    rows = BatchCounter.objects.using(using).filter(batch=batch_id)
+    return int(rows.aggregate(failed=Sum("failed"))["failed"] or 0)
+
+
+def _chunks_of(rows: QuerySet[BatchJob]) -> Iterator[list[int]]:
+    last = 0
+    while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[: settings.CHUNK_SIZE]):
+        yield pks
+        last = pks[-1]
+
+
+def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
+    """Run one callback again whose event has come; its batch counts it as open meanwhile."""
+    row = jobs_of(effects.using).select_related("batch").get(pk=job.pk)
+    if row.status not in UNSUCCESSFUL or not _event_has_come(row):
+        return False
+    retries = row.options.get("retries", 0)
+    changes = {**NEW_ATTEMPTS, "max_attempts": row.attempts + 1 + retries, "status": JobStatus.QUEUED}
+    if not jobs_of(effects.using).filter(pk=row.pk, status=row.status, run=row.run).update(**changes):
+        return False
+    batches_of(effects.using).filter(pk=row.batch_id).update(open_callbacks=F("open_callbacks") + 1)
+    effects.released.append(row.pk)
+    return True
+
+
+def _event_has_come(row: BatchJob) -> bool:
+    batch = row.batch
+    return {
+        Role.ON_SUCCESS: batch.status == BatchStatus.SUCCEEDED,
+        Role.ON_FAILURE: batch.failed_at is not None,
+        Role.ON_FINISH: batch.is_finished,
+    }[Role(row.role)]
