@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_job_batches import history, queues, transitions
 from django_job_batches.arguments import text
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit
+from django_job_batches.database import after_commit, home_of
 from django_job_batches.models import NOT_STARTED, Batch, BatchJob, JobStatus
 from django_job_batches.outbox import cancel_batch, carry_out, remove
 from django_job_batches.transitions import batches_of, jobs_of
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool) -> bool:
     """See ``Batch.cancel()``."""
-    using = batch._state.db or ""
+    using = home_of(batch)
     done = cancel_batch(using, batch.pk, text(reason, "reason"))
     if done and stop_running:
         after_commit(partial(stop_tree, using, batch.pk), using)
     if done:
         after_commit(partial(history.record, batch, by, f"Cancelled. {reason}".strip()), using)
-    batch.refresh_from_db()
+    batch.refresh_from_db(using=using)
     return done
 
 
@@ -48,7 +48,7 @@ def stop_tree(using: str, batch_id: uuid.UUID) -> None:
 
 def stop_job(job: BatchJob) -> bool:
     """See ``BatchJob.stop()``. The row remembers who asked, so that it ends as cancelled, not as failed."""
-    using = job._state.db or ""
+    using = home_of(job)
     if job.is_nested_batch:
         child = batches_of(using).filter(parent_job=job.pk).first()
         return child is not None and cancel(child, reason="", by=None, stop_running=True)
@@ -63,14 +63,14 @@ def stop_job(job: BatchJob) -> bool:
 
 def cancel_job(job: BatchJob) -> bool:
     """See ``BatchJob.cancel()``."""
-    using = job._state.db or ""
+    using = home_of(job)
     if job.is_nested_batch:
         child = batches_of(using).filter(parent_job=job.pk).first()
         return child is not None and cancel(child, reason="", by=None, stop_running=False)
-    job.refresh_from_db()
+    job.refresh_from_db(using=using)
     end = partial(transitions.end, job, JobStatus.CANCELLED, only_from=NOT_STARTED)
     done = bool(carry_out(end, using))
     if done and job.enqueued_at:
         after_commit(partial(remove, [job]), using)
-    job.refresh_from_db()
+    job.refresh_from_db(using=using)
     return done

@@ -11,21 +11,22 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import DatabaseError, InterfaceError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 from django_job_batches.conf import settings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CONFLICTS = {
+CONFLICTS: dict[str, set[str | int]] = {
     "postgresql": {"40P01", "40001", "55P03"},
     "mysql": {1213, 1205, 1020, 3572},
 }
 """Deadlocks, serialization failures, lock time-outs: the transaction was rolled back and can be run again."""
 
-LOST = {
+LOST: dict[str, set[str | int]] = {
     "postgresql": {"57P01", "57P02", "57P03", "57P05", "08000", "08001", "08003", "08004", "08006"},
     "mysql": {1053, 1077, 1079, 1927, 2002, 2003, 2006, 2013, 2055, 4031},
 }
@@ -41,7 +42,7 @@ def atomically(
     patience: float | None = None,
     confirm: Callable[[], bool] | None = None,
     own: bool = True,
-    what: str = "",
+    what: Any = "",
 ) -> T | None:
     """Run ``func`` in a transaction on ``using`` and return what it returned.
 
@@ -165,6 +166,11 @@ def forget(connection: BaseDatabaseWrapper) -> None:
     connection.savepoint_ids = []
     connection.atomic_blocks = []
     connection.needs_rollback = False
+
+
+def home_of(row: Model) -> str:
+    """The alias to which this row is written; it may have been read from a replica."""
+    return str(router.db_for_write(type(row), instance=row))
 
 
 def after_commit(func: Callable[[], Any], using: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from django_job_batches.conf import settings
-from django_job_batches.database import atomically
+from django_job_batches.database import atomically, home_of
 from django_job_batches.exceptions import BatchError
 from django_job_batches.models import Batch, BatchCounter, BatchJob
 from django_job_batches.transitions import batches_of, jobs_of
@@ -13,7 +13,7 @@ from django_job_batches.transitions import batches_of, jobs_of
 
 def delete(batch: Batch) -> tuple[int, dict[str, int]]:
     """See ``Batch.delete()``; returns what ``Model.delete()`` does."""
-    using = batch._state.db or ""
+    using = home_of(batch)
     current = batches_of(using).get(pk=batch.pk)
     if not current.is_finished or current.open_callbacks:
         raise BatchError(f"Batch {batch.pk} has not ended; cancel it, and wait for its end, before deleting it.")

@@ -12,10 +12,11 @@ from typing import Any
 
 from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Q
+from django.utils import timezone
 
 from django_job_batches import outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, atomically, storable
+from django_job_batches.database import after_commit, atomically, home_of, storable
 from django_job_batches.exceptions import BatchFinished, DuplicateBatch
 from django_job_batches.items import BatchDescription, ChainDescription, JobDescription, as_item, as_items
 from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
@@ -44,7 +45,7 @@ def dispatch(description: BatchDescription, using: str | None = None) -> Batch:
 def add(batch: Batch, items: Iterable[Any]) -> int:
     """See ``Batch.add()``."""
     items = as_items(items, "add()")
-    using = batch._state.db or ""
+    using = home_of(batch)
     if connections[using].in_atomic_block:
         with transaction.atomic(using=using):
             return _Dispatch(using, streaming=False).add(batch, items)
@@ -73,7 +74,7 @@ class _Dispatch:
         except BaseException as error:
             self._break_off(batch, error)
             raise
-        batch.refresh_from_db()
+        batch.refresh_from_db(using=self.using)
         after_commit(partial(self._dispatched, batch), self.using)
         return batch
 
@@ -90,9 +91,9 @@ class _Dispatch:
             raise
         finally:
             if self.streaming:
-                batch.refresh_from_db()
+                batch.refresh_from_db(using=self.using)
         after_commit(self._enqueue_rest, self.using)
-        batch.refresh_from_db()
+        batch.refresh_from_db(using=self.using)
         return self.rows
 
     # One batch
@@ -131,7 +132,7 @@ class _Dispatch:
             outbox.carry_out(partial(transitions.fail, rows, batch.pk, error=storable(what, limit)), self.using)
             for unsealed in reversed(list(self.unsealed.values())):  # otherwise they would never end
                 self._seal(unsealed)
-            batch.refresh_from_db()
+            batch.refresh_from_db(using=self.using)
         except Exception:
             logger.exception("Batch %s could not be marked as failed after %s.", batch.pk, what)
 
@@ -168,7 +169,7 @@ class _Dispatch:
 
     def _insert(self, rows: list[BatchJob]) -> None:
         jobs_of(self.using).bulk_create(rows, batch_size=settings.CHUNK_SIZE)
-        if rows and rows[0].pk is None:  # MySQL, other than MariaDB, does not return the keys
+        if any(not row.pk for row in rows):  # MySQL, other than MariaDB, does not return the keys
             first = rows[0]
             keys = jobs_of(self.using).filter(batch=first.batch_id, position__gte=first.position, role=first.role)
             for row, pk in zip(rows, keys.order_by("position").values_list("pk", flat=True), strict=False):
@@ -260,7 +261,7 @@ class _Chunk:
         return sorted((start + step) % wanted for step in range(spread)), wanted
 
     def _rows(self, position: int, lane_of: list[int]) -> Iterator[BatchJob]:
-        leased_at = transitions.timezone.now() if self._goes_out_at_once() else None
+        leased_at = timezone.now() if self._goes_out_at_once() else None
         for unit, lane in zip(self.units, lane_of, strict=True):
             chain = position if len(unit) > 1 else None
             for number, item in enumerate(unit):

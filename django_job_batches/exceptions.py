@@ -30,5 +30,5 @@ class WorkerLost(BatchError):
     """The process that ran the job was killed, or its host was lost, before the job had ended."""
 
 
-class GiveUp(Exception):  # noqa: N818  a request, not an error
+class GiveUp(Exception):
     """Raised inside a job: fail now, no retries left."""

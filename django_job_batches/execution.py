@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_job_batches import outcomes, queues, transitions
 from django_job_batches.bodies import Body
 from django_job_batches.conf import settings
-from django_job_batches.database import repeated
+from django_job_batches.database import home_of, repeated
 from django_job_batches.exceptions import BatchError, WorkerLost
 from django_job_batches.models import DUE, Batch, BatchJob, JobStatus, Role
 from django_job_batches.outbox import cancel_jobs, carry_out, catch_up, flush
@@ -76,24 +76,24 @@ def _run(job: BatchJob, attempt: int) -> BaseException | None:
         error = body.call()
         if error is None:
             _settle(job, attempt, {"result": body.result, "has_result": body.has_result})
-    if error is not None and not isinstance(error, _Refused):
+    if error is not None and not isinstance(error, _RefusedError):
         _settle(job, attempt, {"details": outcomes.described(error), "final": outcomes.is_final(error)})
     return error
 
 
-class _Refused(BatchError):
+class _RefusedError(BatchError):
     """The attempt had been settled by somebody else, as lost or stopped, when it came to its end."""
 
 
 def _run_atomic(body: Body, attempt: int) -> BaseException | None:
     """Body and bookkeeping in one transaction, run again in place after a deadlock; returns what it raised."""
-    job, using = body.job, body.job._state.db or ""
+    job, using = body.job, home_of(body.job)
 
     def work(effects: Effects) -> None:
         body.call_inside_transaction(using)
         outcome = outcomes.succeeded(body.result, body.has_result)
         if not transitions.settle(job, attempt, outcome, effects):
-            raise _Refused(f"Attempt {attempt} of job {job.pk} was settled by somebody else; it was rolled back.")
+            raise _RefusedError(f"Attempt {attempt} of job {job.pk} was settled by somebody else; it was rolled back.")
 
     try:
         carry_out(work, using, own=False, confirm=partial(_is_settled, job, attempt))
@@ -107,7 +107,7 @@ def _run_atomic(body: Body, attempt: int) -> BaseException | None:
 
 def _is_settled(job: BatchJob, attempt: int) -> bool:
     """Whether this attempt is in the books, as after a COMMIT whose answer was lost."""
-    rows = jobs_of(job._state.db or "").filter(pk=job.pk, attempts=attempt)
+    rows = jobs_of(home_of(job)).filter(pk=job.pk, attempts=attempt)
     return rows.exclude(status=JobStatus.RUNNING).exists()
 
 
@@ -118,7 +118,7 @@ def _settle(job: BatchJob, attempt: int, report: dict[str, Any]) -> None:
     try:
         settled = carry_out(
             partial(transitions.settle, job, attempt, outcome),
-            job._state.db or "",
+            home_of(job),
             patience=settings.SETTLE_FOR,
             confirm=partial(_is_settled, job, attempt),
         )

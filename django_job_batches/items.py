@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from django_job_batches.models import Batch
 
 MAX_NAME = 255
+NO_OPTIONS = Options()
+NONE_MAY_FAIL = Allowance()
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class JobDescription:
     func: str
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
-    _options: Options = Options()
+    _options: Options = NO_OPTIONS
 
     def options(
         self,
@@ -80,7 +82,7 @@ class BatchDescription:
     on_success: tuple[JobDescription | BatchDescription, ...] = ()
     on_failure: tuple[JobDescription | BatchDescription, ...] = ()
     on_finish: tuple[JobDescription | BatchDescription, ...] = ()
-    allowance: Allowance = Allowance()
+    allowance: Allowance = NONE_MAY_FAIL
     queue_name: str | None = None
     key: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -223,7 +225,9 @@ def _function_path(func: Callable[..., Any]) -> str:
     if "<" in name:
         raise ValueError(f"{path} is a lambda or a nested function, which no worker can import; move it to a module.")
     if func.__module__ == "__main__":
-        raise ValueError(f"{name} lives in the script that is running, which no worker can import; move it to a module.")
+        raise ValueError(
+            f"{name} lives in the script that is running, which no worker can import; move it to a module."
+        )
     return _importable(path)
 
 

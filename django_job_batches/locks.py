@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from redis.exceptions import LockError
 from redis.lock import Lock
@@ -33,10 +33,8 @@ def dispatch_lock(name: str, timeout: float = 10, wait: float = 0) -> Iterator[N
     finally:
         stop.set()
         renewer.join()
-        try:
+        with suppress(LockError):  # it expired, as after an outage of Redis; somebody else may hold it now
             lock.release()
-        except LockError:
-            pass  # it expired, as after an outage of Redis; somebody else may hold it now
 
 
 def _renew(lock: Lock, timeout: float, stop: threading.Event) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings as django_settings
 from django.db import models
 from django.db.models import Count, Exists, F, Min, OuterRef, Q, Sum
+from django.db.models.query import ModelIterable
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -63,7 +65,8 @@ class Counts(NamedTuple):
     deadlocks: int = 0
 
 
-class ErrorGroup(NamedTuple):
+@dataclass(frozen=True)
+class ErrorGroup:
     """Failed jobs of a batch with the same error; ``example`` is the id of the first of them."""
 
     error_class: str
@@ -95,10 +98,10 @@ class BatchQuerySet(models.QuerySet["Batch"]):
         )
 
     def _fetch_all(self) -> None:
-        is_new = self._result_cache is None  # type: ignore[has-type]
+        is_new = self._result_cache is None
         super()._fetch_all()
-        if is_new:
-            peers = [batch for batch in self._result_cache or () if isinstance(batch, Batch)]
+        if is_new and issubclass(self._iterable_class, ModelIterable):
+            peers = list(self._result_cache or ())
             for batch in peers:
                 batch._peers = peers
 
@@ -136,7 +139,7 @@ class Batch(models.Model):
     failed_at = models.DateTimeField(_("failed at"), null=True, blank=True)
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    heartbeat_at = models.DateTimeField(_("last dispatched from at"), default=timezone.now)
+    heartbeat_at = models.DateTimeField(_("last sign of the dispatcher at"), default=timezone.now)
 
     run = models.PositiveIntegerField(_("run"), default=1)
     sealed = models.BooleanField(default=False)
@@ -169,9 +172,7 @@ class Batch(models.Model):
             models.Index(fields=("key",), name="job_batch_key"),
         )
         constraints = (
-            models.CheckConstraint(
-                condition=Q(failed_at=None) | Q(cancelled_at=None), name="job_batch_one_decision"
-            ),
+            models.CheckConstraint(condition=Q(failed_at=None) | Q(cancelled_at=None), name="job_batch_one_decision"),
             models.CheckConstraint(condition=Q(finished_at=None) | Q(open_lanes=0), name="job_batch_finished_is_empty"),
             models.CheckConstraint(
                 condition=Q(finished_at=None) | Q(active_key=None), name="job_batch_finished_frees_key"
@@ -383,9 +384,7 @@ class BatchJob(models.Model):
                 | (~Q(status__in=ENDED) & Q(finished_at__isnull=True)),
                 name="job_batch_job_end_has_a_time",
             ),
-            models.CheckConstraint(
-                condition=Q(attempts__lte=F("max_attempts")), name="job_batch_job_attempts_bounded"
-            ),
+            models.CheckConstraint(condition=Q(attempts__lte=F("max_attempts")), name="job_batch_job_attempts_bounded"),
         )
 
     def __str__(self) -> str:

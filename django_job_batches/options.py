@@ -25,7 +25,7 @@ class RetryPlan(NamedTuple):
 class Allowance(NamedTuple):
     """How many items may fail: a number, a share in millionths, or (both None) any number."""
 
-    count: int | None = 0
+    number: int | None = 0
     millionths: int | None = None
 
 

@@ -39,7 +39,7 @@ def carry_out(change: Callable[[Effects], T], using: str, **options: Any) -> T |
         effects.clear()
         return change(effects)
 
-    result = atomically(work, using, what=getattr(change, "func", change), **options)
+    result = atomically(work, using, what=getattr(change, "func", None) or change, **options)
     after_commit(partial(_follow_up, effects), using)
     return result
 
@@ -250,5 +250,3 @@ def remove(jobs: list[BatchJob]) -> None:
             queues.remove(name, ids)
         except (queues.QueueError, LookupError):
             logger.warning("%d cancelled jobs stay in the queue %r; workers will pass over them.", len(ids), name)
-
-

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +26,6 @@ from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job as RQJob
 from rq.job import JobStatus as RQStatus
-from rq.registry import ScheduledJobRegistry
 from rq.timeouts import BaseTimeoutException, JobTimeoutException, TimerDeathPenalty, UnixSignalDeathPenalty
 
 from django_job_batches.conf import settings
@@ -162,7 +160,7 @@ LONG_SCAN = 5_000_000
 def remove(name: str, ids: list[str]) -> None:
     """Take these out of RQ, because their rows will not run; a worker that has popped one finds it cancelled."""
     target = queue(name)
-    scheduled = ScheduledJobRegistry(queue=target)
+    scheduled = target.scheduled_job_registry
     scan = target.count * len(ids) <= LONG_SCAN
     with target.connection.pipeline(transaction=False) as pipeline:
         for job_id in ids:
@@ -225,12 +223,13 @@ def time_limit(seconds: int) -> Iterator[None]:
         yield
         return
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        with TimerDeathPenalty(seconds, type("JobTimeout", (JobTimeoutException,), {})):
+        limit = TimerDeathPenalty(seconds, type("JobTimeout", (JobTimeoutException,), {}))  # type: ignore[no-untyped-call]
+        with limit:
             yield
         return
     began, handler, remaining = time.monotonic(), signal.getsignal(signal.SIGALRM), signal.alarm(0)
     try:
-        with UnixSignalDeathPenalty(seconds, JobTimeoutException):
+        with UnixSignalDeathPenalty(seconds, JobTimeoutException):  # type: ignore[no-untyped-call]
             yield
     finally:
         signal.signal(signal.SIGALRM, handler)
@@ -276,8 +275,6 @@ def is_time_for(what: str, seconds: float) -> bool:
         return seconds <= 0 or bool(connection.set(f"job_batches:{what}", 1, nx=True, px=int(seconds * 1000)))
     except RedisError:
         return False
-
-
 
 
 ALIVE = {status.value.encode() for status in (RQStatus.QUEUED, RQStatus.STARTED, RQStatus.SCHEDULED)}

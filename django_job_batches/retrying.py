@@ -14,9 +14,9 @@ from django.utils import timezone
 
 from django_job_batches import history, outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, atomically
+from django_job_batches.database import after_commit, atomically, home_of
 from django_job_batches.exceptions import BatchError, DuplicateBatch
-from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
+from django_job_batches.models import DUE, Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
 from django_job_batches.rows import active_key
 from django_job_batches.transitions import Effects, batches_of, jobs_of
 
@@ -38,7 +38,7 @@ NEW_ATTEMPTS: dict[str, Any] = {
 
 def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser | None) -> int:
     """See ``Batch.retry()``."""
-    using = batch._state.db or ""
+    using = home_of(batch)
     current = batches_of(using).get(pk=batch.pk)
     if batch.is_finished and current.run > batch.run:
         return 0  # somebody else has retried what the caller was looking at
@@ -51,13 +51,13 @@ def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser
     number = _Rerun(using).fill(current, wanted)
     after_commit(partial(outbox.flush, using, Q(batch=current.pk)), using)
     after_commit(partial(history.record, batch, by, f"Retried {number} jobs."), using)
-    batch.refresh_from_db()
+    batch.refresh_from_db(using=using)
     return number
 
 
 def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
     """See ``BatchJob.retry()``."""
-    using = job._state.db or ""
+    using = home_of(job)
     batch = batches_of(using).get(pk=job.batch_id)
     if job.role == Role.ITEM:
         done = bool(retry(batch, jobs=jobs_of(using).filter(pk=job.pk), by=by))
@@ -65,7 +65,7 @@ def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
         done = bool(outbox.carry_out(partial(_reopen_callback, job), using))
         if done:
             after_commit(partial(history.record, batch, by, f"Retried the callback {job}."), using)
-    job.refresh_from_db()
+    job.refresh_from_db(using=using)
     return done
 
 
@@ -76,20 +76,20 @@ def _refuse_if_open(batch: Batch) -> None:
     if not batch.is_finished:
         raise BatchError(f"Batch {batch.pk} has not finished; wait for its end, or cancel it, before a retry.")
     if batch.open_callbacks:
-        rows = batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*transitions.DUE, JobStatus.RUNNING))
+        rows = batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*DUE, JobStatus.RUNNING))
         names = ", ".join(f"{row.get_role_display()}: {row}" for row in rows)
         raise BatchError(f"Callbacks of batch {batch.pk} have not ended ({names}); wait for them before a retry.")
 
 
 def _root_of(batch: Batch) -> Batch:
     while batch.parent_job_id is not None:
-        batch = batches_of(batch._state.db or "").get(jobs=batch.parent_job_id)
+        batch = batches_of(home_of(batch)).get(jobs=batch.parent_job_id)
     return batch
 
 
 def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJob]:
     """The items to run again; a link of a chain stands for all that is left of the chain."""
-    rows = jobs_of(batch._state.db or "").filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
+    rows = jobs_of(home_of(batch)).filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
     if jobs is None:
         return rows
     chosen = jobs.filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL).order_by()
@@ -101,7 +101,7 @@ def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJo
 def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
     """Start a new run; False if somebody else was faster. The dispatcher's lane is open again until all rows are
     queued, and a nested batch waits for its turn again."""
-    using = batch._state.db or ""
+    using = home_of(batch)
     rows = batches_of(using).filter(pk=batch.pk, run=batch.run, finished_at__isnull=False, open_callbacks=0)
     changes: dict[str, Any] = dict.fromkeys(("failed_at", "cancelled_at", "finished_at", "started_at", "final_counts"))
     changes |= {

@@ -26,7 +26,7 @@ def batch_row(description: BatchDescription, parent_job: BatchJob | None = None)
         created_by_id=description.created_by.pk if description.created_by is not None else None,
         parent_job_id=parent_job.pk if parent_job is not None else None,
         queue_name=description.queue_name or "",
-        allowed_failures=description.allowance.count,
+        allowed_failures=description.allowance.number,
         allowed_millionths=description.allowance.millionths,
         open_lanes=2 if is_nested else 1,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from django_job_batches.items import is_task
 from django_job_batches.models import BatchJob
@@ -14,13 +14,18 @@ from django_job_batches.models import BatchJob
 def callable_of(target: Any, job: BatchJob) -> Callable[..., Any]:
     """The function to call for what a job's path leads to; a Task that takes its context gets it."""
     if not is_task(target):
-        return target  # type: ignore[no-any-return]
-    return partial(target.func, _context(target, job)) if target.takes_context else target.func  # type: ignore[no-any-return]
+        return cast("Callable[..., Any]", target)
+    func = cast("Callable[..., Any]", target.func)
+    return partial(func, _context(target, job)) if target.takes_context else func
 
 
 def _context(task: Any, job: BatchJob) -> Any:
     """A context whose ``attempt`` is the job's."""
-    base = next(sys.modules[kind.__module__] for kind in type(task).__mro__ if hasattr(sys.modules[kind.__module__], "TaskContext"))
+    base = next(
+        sys.modules[kind.__module__]
+        for kind in type(task).__mro__
+        if hasattr(sys.modules[kind.__module__], "TaskContext")
+    )
     result = base.TaskResult(
         task=task,
         id=str(job.pk),

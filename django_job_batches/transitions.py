@@ -19,7 +19,7 @@ from django.db import connections
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, Value, When
 from django.utils import timezone
 
-from django_job_batches.database import survived
+from django_job_batches.database import home_of, survived
 from django_job_batches.models import (
     DUE,
     NOT_STARTED,
@@ -74,7 +74,7 @@ def batches_of(using: str) -> QuerySet[Batch]:
 
 def claim(job: BatchJob, attempt: int, worker_name: str) -> bool:
     """Take the row for this attempt; False if it is not there to be taken. A single statement, committed at once."""
-    using = job._state.db or ""
+    using = home_of(job)
     rows = jobs_of(using).filter(pk=job.pk, status__in=DUE, attempts=attempt - 1)
     if job.role == Role.ITEM:
         open_batch = batches_of(using).filter(UNDECIDED, pk=OuterRef("batch_id"))
@@ -91,13 +91,11 @@ def claim(job: BatchJob, attempt: int, worker_name: str) -> bool:
 
 def start(batch: Batch, now: datetime) -> list[Batch]:
     """Note the first start of this batch, and of those that it is nested in; returns those that started just now."""
-    using, started = batch._state.db or "", []
+    using, started = home_of(batch), []
     row: Batch | None = batch
     while row is not None and row.started_at is None:
         status = Case(When(status=BatchStatus.QUEUED, then=Value(BatchStatus.RUNNING)), default=F("status"))
-        if batches_of(using).filter(pk=row.pk, started_at=None, finished_at=None).update(
-            status=status, started_at=now
-        ):
+        if batches_of(using).filter(pk=row.pk, started_at=None, finished_at=None).update(status=status, started_at=now):
             started.append(row)
         row = batches_of(using).filter(jobs__nested_batch=row).first()
     return started
@@ -124,9 +122,7 @@ def settle(job: BatchJob, attempt: int, outcome: Outcome, effects: Effects) -> b
     return True
 
 
-def end(
-    job: BatchJob, status: JobStatus, effects: Effects, *, only_from: Iterable[str], **changes: Any
-) -> bool:
+def end(job: BatchJob, status: JobStatus, effects: Effects, *, only_from: Iterable[str], **changes: Any) -> bool:
     """End a job that no attempt ends: cancelled before its start, or a nested batch. False if it is not ``only_from``
     one of these states any more."""
     rows = jobs_of(effects.using).filter(pk=job.pk, status__in=list(only_from))
@@ -347,7 +343,7 @@ def open_nested(batch: Batch, effects: Effects) -> bool:
     if not batches_of(effects.using).filter(pk=batch.pk, status=BatchStatus.WAITING).update(status=status):
         return False
     now = timezone.now()
-    jobs_of(effects.using).filter(pk=batch.parent_job_id, status__in=NOT_STARTED).update(
+    jobs_of(effects.using).filter(pk=batch.parent_job_id or 0, status__in=NOT_STARTED).update(
         status=JobStatus.RUNNING, started_at=now, enqueued_at=now
     )
     close_lane(batch.pk, effects)
