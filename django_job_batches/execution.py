@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
+from django.db.models import Q
 from django.utils import timezone
 
 from django_job_batches import outcomes, queues, transitions
@@ -168,6 +169,7 @@ def _refused(using: str, pk: int, attempt: int) -> BaseException | None:
         cancel_jobs(using, job.batch, [pk])
     elif job.status in DUE:
         jobs_of(using).filter(pk=pk, status__in=DUE, attempts=job.attempts).update(enqueued_at=None)
+        flush(using, Q(pk=pk))  # unless it still waits for its turn
     return None
 
 

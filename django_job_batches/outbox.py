@@ -194,11 +194,14 @@ def open_nested(using: str, row: BatchJob) -> None:
 
 
 def catch_up(using: str, batch_id: uuid.UUID) -> None:
-    """Do again, harmlessly, what may have been cut off after the last commit of this batch."""
-    flush(using, Q(batch=batch_id))
-    sweep(using, batch_id)
-    if batches_of(using).filter(pk=batch_id, finished_at__isnull=False, final_counts=None).exists():
-        _close_books(using, batch_id)
+    """Do again, harmlessly, what may have been cut off after a commit in this batch: there, and in those above it."""
+    batch = batches_of(using).filter(pk=batch_id).first()
+    while batch is not None:
+        flush(using, Q(batch=batch.pk))
+        sweep(using, batch.pk)
+        if batch.is_finished and batch.final_counts is None:
+            _close_books(using, batch.pk)
+        batch = batches_of(using).filter(jobs=batch.parent_job_id).first() if batch.parent_job_id else None
 
 
 # Call off

@@ -63,6 +63,9 @@ def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
         done = bool(retry(batch, jobs=jobs_of(using).filter(pk=job.pk), by=by))
     else:
         done = bool(outbox.carry_out(partial(_reopen_callback, job), using))
+        if done and job.is_nested_batch:
+            _Rerun(using).fill_nested(job, everything=False)
+            after_commit(partial(outbox.flush, using, Q(pk=job.pk)), using)
         if done:
             after_commit(partial(history.record, batch, by, f"Retried the callback {job}."), using)
     job.refresh_from_db(using=using)
@@ -148,7 +151,7 @@ class _Rerun:
             retried_failures += sum(row.status == JobStatus.FAILED for row in rows)
             for row in rows:
                 if row.is_nested_batch:
-                    self._fill_nested(row, everything)
+                    self.fill_nested(row, everything)
             ready = Q(pk__in=[row.pk for row in rows if not row.is_nested_batch])
             after_commit(partial(outbox.flush, self.using, ready), self.using)
         left = failed - retried_failures
@@ -186,9 +189,9 @@ class _Rerun:
             changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
             jobs_of(self.using).filter(pk=row.pk, status=row.status).update(status=JobStatus.HELD, **changes)
             if row.is_nested_batch:
-                self._fill_nested(row, everything=True)
+                self.fill_nested(row, everything=True)
 
-    def _fill_nested(self, row: BatchJob, everything: bool) -> None:
+    def fill_nested(self, row: BatchJob, everything: bool) -> None:
         """Run a nested batch again; ``everything`` of it where it is a callback, which fires anew."""
         child = batches_of(self.using).filter(parent_job=row.pk).first()
         if child is None or not _begin(child, as_nested=True):
@@ -219,8 +222,11 @@ def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
     changes = {**NEW_ATTEMPTS, "max_attempts": row.attempts + 1 + retries, "status": JobStatus.QUEUED}
     if not jobs_of(effects.using).filter(pk=row.pk, status=row.status, run=row.run).update(**changes):
         return False
-    batches_of(effects.using).filter(pk=row.batch_id).update(open_callbacks=F("open_callbacks") + 1)
-    effects.released.append(row.pk)
+    batch = batches_of(effects.using).filter(pk=row.batch_id, run=row.run)
+    if not batch.update(open_callbacks=F("open_callbacks") + 1):
+        raise BatchError(f"Batch {row.batch_id} is being retried already, and its callbacks with it.")
+    if not row.is_nested_batch:  # a nested batch has to be made ready first
+        effects.released.append(row.pk)
     return True
 
 
