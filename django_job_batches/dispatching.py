@@ -52,6 +52,10 @@ def add(batch: Batch, items: Iterable[Any]) -> int:
     return _Dispatch(using, streaming=True).add(batch, items)
 
 
+class _DecidedError(BatchFinished):
+    """The batch that is being written was decided meanwhile."""
+
+
 class _Dispatch:
     """One call of ``dispatch()`` or ``add()``: what it has written, and whether it still reaches Redis.
 
@@ -83,15 +87,12 @@ class _Dispatch:
         self.batches.append(batch.pk)
         try:
             self._write_items(current, items)
-        except BatchFinished:
+        except _DecidedError:
             raise
         except BaseException as error:
             if self.rows:
                 self._break_off(batch, error)
             raise
-        finally:
-            if self.streaming:
-                batch.refresh_from_db(using=self.using)
         after_commit(self._enqueue_rest, self.using)
         batch.refresh_from_db(using=self.using)
         return self.rows
@@ -113,7 +114,7 @@ class _Dispatch:
         try:
             self._write_callbacks(batch, description)
             self._write_items(batch, description.items)
-        except BatchFinished:
+        except _DecidedError:
             logger.info("Batch %s was decided during its dispatch; the rest of its items is not written.", batch.pk)
         self._seal(batch)
 
@@ -123,7 +124,8 @@ class _Dispatch:
 
     def _break_off(self, batch: Batch, error: BaseException) -> None:
         """The items could not be read to their end: outside a transaction, the batch fails with that error."""
-        error.batch = batch  # type: ignore[attr-defined]
+        if getattr(error, "batch", None) is None:
+            error.batch = batch  # type: ignore[attr-defined]
         if not self.streaming:
             return
         rows = batches_of(self.using).filter(pk=batch.pk)
@@ -237,7 +239,7 @@ class _Chunk:
         opened = sum(transitions.open_lane(self.batch.pk, lane, added[lane], effects) for lane in sorted(added))
         first = transitions.reserve(self.batch, self.size, opened, number_of_lanes, effects)
         if first is None:
-            raise BatchFinished(f"Batch {self.batch.pk} is decided already, so nothing can be added to it.")
+            raise _DecidedError(f"Batch {self.batch.pk} is decided already, so nothing can be added to it.")
         self.rows = list(self._rows(first, lane_of))
         self.dispatch._insert(self.rows)
         self.nested = self.dispatch._insert_nested(self.rows, [item for unit in self.units for item in unit])
