@@ -115,6 +115,8 @@ class _Watch:
             if is_conflict(error, self.connection.vendor):
                 self.conflict = error
             raise
+        if self.connection.vendor != "mysql":
+            return result  # the driver knows, see _is_in_transaction(); on SQLite, Django itself says BEGIN this way
         word = sql[:20].lstrip().upper() if isinstance(sql, str) else ""
         if word.startswith(OPENING):
             self.is_open = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from django_job_batches.transitions import batches_of, jobs_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+logger = logging.getLogger(__name__)
 
 
 def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool) -> bool:
@@ -56,9 +59,17 @@ def stop_job(job: BatchJob) -> bool:
     if not mine.update(stop_requested_at=timezone.now()):
         return False
     if connections[using].in_atomic_block:
-        after_commit(partial(queues.stop, job.queue_name, job.rq_job_id), using)
+        after_commit(partial(_send_stop, job), using)
         return True
-    return queues.stop(job.queue_name, job.rq_job_id)
+    return _send_stop(job)
+
+
+def _send_stop(job: BatchJob) -> bool:
+    try:
+        return queues.stop(job.queue_name, job.rq_job_id)
+    except queues.QueueError as error:
+        logger.warning("Job %d could not be stopped, and runs on: Redis does not answer (%s).", job.pk, error)
+        return False
 
 
 def cancel_job(job: BatchJob) -> bool:

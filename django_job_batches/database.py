@@ -8,17 +8,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model
+from django.db.models import Lookup, Model
+from django.db.models.expressions import Col
+from django.db.models.functions import Coalesce
+from django.db.models.sql import Query
+from django.db.models.sql.where import WhereNode
 
 from django_job_batches.conf import settings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+M = TypeVar("M", bound=Model)
 
 CONFLICTS: dict[str, set[str | int]] = {
     "postgresql": {"40P01", "40001", "55P03"},
@@ -169,8 +175,25 @@ def forget(connection: BaseDatabaseWrapper) -> None:
 
 
 def home_of(row: Model) -> str:
-    """The alias to which this row is written; it may have been read from a replica."""
-    return str(router.db_for_write(type(row), instance=row))
+    """The alias to which this row is written, by ``at_home()`` or else by the router: it may have been read from a
+    replica."""
+    return str(row.__dict__.get("_home") or router.db_for_write(type(row), instance=row))
+
+
+def at_home(row: M, using: str) -> M:
+    """Note that this row lives on ``using``, where it was dispatched to, whatever a router thinks; returns it."""
+    row.__dict__["_home"] = using
+    return row
+
+
+def find_by_key_alone(query: Query) -> None:
+    """Have MySQL and MariaDB find the rows of this UPDATE by their key, and by no secondary index.
+
+    Where few rows have the expected status, they choose an index on that, and lock it before the row; who changes
+    the row meanwhile locks in the other order: a deadlock. A condition on an expression uses no index.
+    """
+    if any(_is_on_key(child) for child in query.where.children):
+        query.where = _hidden_from_indexes(query.where)
 
 
 def after_commit(func: Callable[[], Any], using: str) -> None:
@@ -202,6 +225,19 @@ def _isolation(connection: BaseDatabaseWrapper) -> str:
     if connection.vendor not in CONFLICTS or level is None:
         return ""
     return str(getattr(level, "name", level)).replace("_", " ").lower()
+
+
+def _is_on_key(condition: Any) -> bool:
+    return isinstance(condition, Lookup) and isinstance(condition.lhs, Col) and condition.lhs.target.primary_key
+
+
+def _hidden_from_indexes(condition: Any) -> Any:
+    condition = copy(condition)
+    if isinstance(condition, WhereNode):
+        condition.children = [_hidden_from_indexes(child) for child in condition.children]
+    elif isinstance(condition, Lookup) and isinstance(condition.lhs, Col) and not _is_on_key(condition):
+        condition.lhs = Coalesce(condition.lhs, condition.lhs)
+    return condition
 
 
 @contextmanager

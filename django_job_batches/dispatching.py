@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from django_job_batches import outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, atomically, home_of, storable
+from django_job_batches.database import after_commit, at_home, atomically, home_of, storable
 from django_job_batches.exceptions import BatchFinished, DuplicateBatch
 from django_job_batches.items import BatchDescription, ChainDescription, JobDescription, as_item, as_items
 from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
@@ -87,8 +87,8 @@ class _Dispatch:
         self.batches.append(batch.pk)
         try:
             self._write_items(current, items)
-        except _DecidedError:
-            raise
+        except _DecidedError as error:
+            raise BatchFinished(str(error)) from None
         except BaseException as error:
             if self.rows:
                 self._break_off(batch, error)
@@ -100,7 +100,7 @@ class _Dispatch:
     # One batch
 
     def _create(self, description: BatchDescription) -> Batch:
-        batch = batch_row(description)
+        batch = at_home(batch_row(description), self.using)
         atomically(partial(_insert_batch, self.using, batch), self.using)
         self._created(batch)
         return batch

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_job_batches import outcomes, queues, transitions
 from django_job_batches.bodies import Body
 from django_job_batches.conf import settings
-from django_job_batches.database import home_of, repeated
+from django_job_batches.database import at_home, home_of, repeated
 from django_job_batches.exceptions import BatchError, WorkerLost
 from django_job_batches.models import DUE, Batch, BatchJob, JobStatus, Role
 from django_job_batches.outbox import cancel_jobs, carry_out, catch_up, flush
@@ -37,7 +37,8 @@ def run_job(using: str, pk: int, attempt: int) -> None:
         logger.warning("Job %s is not in the database %r any more.", pk, using)
         return
     claim = partial(transitions.claim, job, attempt, queues.current_worker_name())
-    if repeated(claim, using, patience=settings.SETTLE_FOR, what="claim"):
+    confirm = partial(transitions.has_claimed, job, attempt)
+    if repeated(claim, using, patience=settings.SETTLE_FOR, confirm=confirm, what="claim") is not False:
         _note_start(job)
         error = _run(job, attempt)
     else:
@@ -50,12 +51,16 @@ def run_job(using: str, pk: int, attempt: int) -> None:
 
 def _load(using: str, pk: int) -> BatchJob | None:
     row = jobs_of(using).select_related("batch").filter(pk=pk).order_by()
-    return repeated(row.first, using, patience=settings.SETTLE_FOR, what="load")
+    job = repeated(row.first, using, patience=settings.SETTLE_FOR, what="load")
+    if job is not None:
+        at_home(at_home(job, using).batch, using)
+    return job
 
 
 def _note_start(job: BatchJob) -> None:
     if job.batch.started_at is None and job.role == Role.ITEM:
-        for batch in transitions.start(job.batch, job.started_at or timezone.now()):
+        start = partial(transitions.start, job.batch, job.started_at or timezone.now())
+        for batch in repeated(start, home_of(job), patience=settings.SETTLE_FOR, what="start") or ():
             batch_started.send_robust(Batch, batch=batch)
 
 
@@ -142,7 +147,7 @@ def _outcome(job: BatchJob, report: dict[str, Any]) -> Outcome:
 
 def _settled(job: BatchJob, outcome: Outcome) -> None:
     if outcome.status == JobStatus.FAILED and job_failed.has_listeners(BatchJob):
-        job.refresh_from_db()
+        job.refresh_from_db(using=home_of(job))
         job_failed.send_robust(BatchJob, job=job)
     if outcome.status not in DUE:
         _progressed(job)

@@ -6,19 +6,22 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from django.conf import settings as django_settings
-from django.db import models
+from django.db import connections, models
 from django.db.models import Count, Exists, F, Min, OuterRef, Q, Sum
 from django.db.models.query import ModelIterable
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_job_batches.conf import settings
+from django_job_batches.database import find_by_key_alone
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+Row = TypeVar("Row", bound=models.Model)
 
 
 class BatchStatus(models.TextChoices):
@@ -75,7 +78,18 @@ class ErrorGroup:
     example: int
 
 
-class BatchQuerySet(models.QuerySet["Batch"]):
+class RowQuerySet(models.QuerySet[Row]):
+    """An UPDATE whose WHERE names the key takes the way by the key, on each database."""
+
+    def update(self, **kwargs: Any) -> int:
+        rows = self.all()
+        rows._for_write = True  # type: ignore[attr-defined]
+        if connections[rows.db].vendor == "mysql":
+            find_by_key_alone(rows.query)
+        return super(RowQuerySet, rows).update(**kwargs)
+
+
+class BatchQuerySet(RowQuerySet["Batch"]):
     def active(self) -> BatchQuerySet:
         """Batches that have not ended, those that wait for their turn included."""
         return self.filter(finished_at=None)
@@ -267,15 +281,15 @@ class Batch(models.Model):
             return None
         return timezone.now() + duration / ended * counts.pending
 
-    def errors(self) -> list[ErrorGroup]:
-        """The failed items, grouped by exception and message, most frequent first."""
+    def errors(self, limit: int | None = None) -> list[ErrorGroup]:
+        """The failed items, grouped by exception and message, most frequent first; at most ``limit`` groups."""
         groups = (
             self._items(JobStatus.FAILED)
             .values_list("error_class", "error_message")
             .annotate(count=Count("pk"), example=Min("pk"))
             .order_by("-count", "error_class", "error_message")
         )
-        return [ErrorGroup(*group) for group in groups]
+        return [ErrorGroup(*group) for group in groups[:limit]]
 
     def results(self) -> models.QuerySet[BatchJob, Any]:
         """What the items with ``keep_result=True`` have returned, in the order of the items."""
@@ -367,6 +381,8 @@ class BatchJob(models.Model):
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     stop_requested_at = models.DateTimeField(_("stop requested at"), null=True, blank=True)
+
+    objects = models.Manager.from_queryset(RowQuerySet["BatchJob"])()
 
     class Meta:
         verbose_name = _("job")

@@ -105,22 +105,25 @@ def _lease(using: str, jobs: list[BatchJob]) -> list[BatchJob]:
     """Those of these rows that were still free, and are ours to push now."""
     now = timezone.now()
     if len(jobs) <= FEW:
-        free = {job.pk for job in jobs if _lease_one(using, job.pk, now)}
+        free = {job.pk for job in jobs if _lease_one(using, job, now)}
     else:
-        free = set(atomically(partial(_lease_many, using, [job.pk for job in jobs], now), using) or ())
+        free = set(atomically(partial(_lease_many, using, jobs, now), using) or ())
     leased = [job for job in jobs if job.pk in free]
     for job in leased:
         job.enqueued_at = now
     return leased
 
 
-def _lease_one(using: str, pk: int, now: datetime) -> int:
-    free = jobs_of(using).filter(pk=pk, status__in=DUE, enqueued_at=None)
+def _lease_one(using: str, job: BatchJob, now: datetime) -> int:
+    # by attempt and run: others may have leased, run and queued the row again since it was read
+    free = jobs_of(using).filter(pk=job.pk, status__in=DUE, attempts=job.attempts, run=job.run, enqueued_at=None)
     return repeated(partial(free.update, enqueued_at=now), using) or 0
 
 
-def _lease_many(using: str, pks: list[int], now: datetime) -> list[int]:
-    free = [row.pk for row in transitions.locked(using, pks) if row.status in DUE and row.enqueued_at is None]
+def _lease_many(using: str, jobs: list[BatchJob], now: datetime) -> list[int]:
+    as_read = {job.pk: (job.attempts, job.run) for job in jobs}
+    rows = [row for row in transitions.locked(using, as_read) if row.status in DUE and row.enqueued_at is None]
+    free = [row.pk for row in rows if (row.attempts, row.run) == as_read[row.pk]]
     jobs_of(using).filter(pk__in=free).update(enqueued_at=now)
     return free
 
@@ -181,9 +184,10 @@ def _give_back(using: str, jobs: list[BatchJob]) -> None:
 
 def open_nested(using: str, row: BatchJob) -> None:
     """The turn of a nested batch: start it, or cancel it if its chain or its parent was called off."""
-    batch = batches_of(using).filter(parent_job=row.pk).first()
-    if batch is None:
-        return
+    batch = batches_of(using).select_related("parent_job__batch").filter(parent_job=row.pk).first()
+    if batch is None or batch.is_finished or batch.parent_job is None:
+        return  # finished: a retry has queued the row, and will open the nested batch once that has begun its new run
+    row = batch.parent_job
     parent_decided = row.role == Role.ITEM and row.batch.is_decided
     if row.stop_requested_at or parent_decided:
         cancel_batch(using, batch.pk, f"The batch {row.batch_id} that it is part of was called off.")

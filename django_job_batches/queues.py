@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import django_rq
+from django.conf import settings as django_settings
 from redis import Redis, RedisError
 from rq import Callback, Queue, Retry
 from rq import get_current_job as get_current_rq_job
@@ -27,6 +28,7 @@ from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job as RQJob
 from rq.job import JobStatus as RQStatus
 from rq.timeouts import BaseTimeoutException, JobTimeoutException, TimerDeathPenalty, UnixSignalDeathPenalty
+from rq.utils import parse_timeout
 
 from django_job_batches.conf import settings
 
@@ -72,8 +74,9 @@ def forget_queues() -> None:
 
 
 def default_timeout(name: str) -> int:
-    """Seconds that the queue allows a job; -1: no limit."""
-    return int(queue(name)._default_timeout)
+    """Seconds that the queue allows a job; -1: no limit. Read from the settings: a queue would open a connection."""
+    configured = getattr(django_settings, "RQ_QUEUES", {}).get(name, {}).get("DEFAULT_TIMEOUT")
+    return int(parse_timeout(configured) or Queue.DEFAULT_TIMEOUT)
 
 
 # Enqueue
@@ -248,7 +251,8 @@ def stash_outcome(outcome: dict[str, Any]) -> None:
     """Keep how the current RQ job ended, until a redelivery can write it to the database."""
     job = get_current_rq_job()
     if job is not None:
-        job.connection.set(_outcome_key(job.id), json.dumps(outcome), ex=settings.FAILURE_TTL)
+        lifetime = settings.FAILURE_TTL if settings.FAILURE_TTL > 0 else None
+        job.connection.set(_outcome_key(job.id), json.dumps(outcome), ex=lifetime)
 
 
 def stashed_outcome() -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_job_batches import history, outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, atomically, home_of
+from django_job_batches.database import after_commit, at_home, atomically, home_of
 from django_job_batches.exceptions import BatchError, DuplicateBatch
 from django_job_batches.models import DUE, Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
 from django_job_batches.rows import active_key
@@ -39,7 +39,7 @@ NEW_ATTEMPTS: dict[str, Any] = {
 def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser | None) -> int:
     """See ``Batch.retry()``."""
     using = home_of(batch)
-    current = batches_of(using).get(pk=batch.pk)
+    current = at_home(batches_of(using).get(pk=batch.pk), using)
     if batch.is_finished and current.run > batch.run:
         return 0  # somebody else has retried what the caller was looking at
     _refuse_if_open(current)
@@ -58,7 +58,7 @@ def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser
 def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
     """See ``BatchJob.retry()``."""
     using = home_of(job)
-    batch = batches_of(using).get(pk=job.batch_id)
+    batch = at_home(batches_of(using).get(pk=job.batch_id), using)
     if job.role == Role.ITEM:
         done = bool(retry(batch, jobs=jobs_of(using).filter(pk=job.pk), by=by))
     else:
@@ -194,7 +194,7 @@ class _Rerun:
     def fill_nested(self, row: BatchJob, everything: bool) -> None:
         """Run a nested batch again; ``everything`` of it where it is a callback, which fires anew."""
         child = batches_of(self.using).filter(parent_job=row.pk).first()
-        if child is None or not _begin(child, as_nested=True):
+        if child is None or not _begin(at_home(child, self.using), as_nested=True):
             return
         items = jobs_of(self.using).filter(batch=child.pk, role=Role.ITEM)
         self.fill(child, items if everything else items.filter(status__in=UNSUCCESSFUL), everything=everything)
@@ -207,10 +207,16 @@ def batch_failures(using: str, batch_id: uuid.UUID) -> int:
 
 
 def _chunks_of(rows: QuerySet[BatchJob]) -> Iterator[list[int]]:
-    last = 0
-    while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[: settings.CHUNK_SIZE]):
-        yield pks
-        last = pks[-1]
+    """The keys of these items in chunks. A chain stays in one: otherwise its first link could end before the rest of
+    it waits to be released."""
+    last = -1
+    rows = rows.order_by("position")
+    while chunk := list(rows.filter(position__gt=last).values_list("pk", "position", "chain")[: settings.CHUNK_SIZE]):
+        _, last, chain = chunk[-1]
+        if chain is not None:
+            chunk += rows.filter(position__gt=last, chain=chain).values_list("pk", "position", "chain")
+            last = chunk[-1][1]
+        yield [pk for pk, _, _ in chunk]
 
 
 def _reopen_callback(job: BatchJob, effects: Effects) -> bool:

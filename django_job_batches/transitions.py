@@ -79,13 +79,22 @@ def claim(job: BatchJob, attempt: int, worker_name: str) -> bool:
     if job.role == Role.ITEM:
         open_batch = batches_of(using).filter(UNDECIDED, pk=OuterRef("batch_id"))
         rows = rows.filter(Exists(open_batch.exclude(status=BatchStatus.WAITING)))
-    now = timezone.now()
-    changes: dict[str, Any] = {"attempts": attempt, "started_at": now, "worker_name": worker_name}
+    job.started_at, job.worker_name = timezone.now(), worker_name  # has_claimed() knows the row again by these
+    changes: dict[str, Any] = {"attempts": attempt, "started_at": job.started_at, "worker_name": worker_name}
     if survived():
         changes["deadlocks"] = F("deadlocks") + survived()
     if not rows.update(status=JobStatus.RUNNING, stop_requested_at=None, **changes):
         return False
-    job.status, job.attempts, job.started_at, job.worker_name = JobStatus.RUNNING, attempt, now, worker_name
+    job.status, job.attempts = JobStatus.RUNNING, attempt
+    return True
+
+
+def has_claimed(job: BatchJob, attempt: int) -> bool:
+    """Whether the last ``claim()`` with this very object has taken the row, its answer being lost."""
+    mine = {"attempts": attempt, "started_at": job.started_at, "worker_name": job.worker_name}
+    if not jobs_of(home_of(job)).filter(pk=job.pk, status=JobStatus.RUNNING, **mine).exists():
+        return False
+    job.status, job.attempts = JobStatus.RUNNING, attempt
     return True
 
 
@@ -96,6 +105,7 @@ def start(batch: Batch, now: datetime) -> list[Batch]:
     while row is not None and row.started_at is None:
         status = Case(When(status=BatchStatus.QUEUED, then=Value(BatchStatus.RUNNING)), default=F("status"))
         if batches_of(using).filter(pk=row.pk, started_at=None, finished_at=None).update(status=status, started_at=now):
+            row.refresh_from_db(using=using, fields=("status", "started_at"))
             started.append(row)
         row = batches_of(using).filter(jobs__nested_batch=row).first()
     return started
@@ -146,7 +156,7 @@ def after_end(job: BatchJob, status: JobStatus, effects: Effects) -> None:
     closed = count(job.batch_id, job.lane, ended, effects)
     ended_by_chain = job.is_nested_batch and job.stop_requested_at
     if status != JobStatus.SUCCEEDED and not ended_by_chain:
-        note_failure(job.batch_id, effects)
+        note_failure(job.batch, effects)
     if closed:
         close_lane(job.batch_id, effects)
 
@@ -225,12 +235,12 @@ def reopen(batch_id: uuid.UUID, lane: int, ended: dict[JobStatus, int], effects:
             return 1
 
 
-def note_failure(batch_id: uuid.UUID, effects: Effects) -> None:
+def note_failure(batch: Batch, effects: Effects) -> None:
     """Count an item that failed, or was cancelled by itself, and decide the batch if these are too many now."""
-    finite = Q(allowed_failures__isnull=False) | Q(allowed_millionths__isnull=False)
-    rows = batches_of(effects.using).filter(UNDECIDED, finite, pk=batch_id, finished_at=None)
-    if rows.update(failures=F("failures") + 1):
-        fail_if_exceeded(batch_id, effects)
+    if batch.allowed_failures is None and batch.allowed_millionths is None:
+        return  # without a statement: on MariaDB, one that changes nothing waits for the batch's row all the same
+    if batches_of(effects.using).filter(UNDECIDED, pk=batch.pk, finished_at=None).update(failures=F("failures") + 1):
+        fail_if_exceeded(batch.pk, effects)
 
 
 def fail_if_exceeded(batch_id: uuid.UUID, effects: Effects) -> bool:

@@ -1,0 +1,70 @@
+"""Filters of the admin's lists. None of them counts jobs, or looks through them for its choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import ValidationError
+from django.db.models import Exists, OuterRef, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_job_batches.conf import queue_names, settings
+from django_job_batches.models import Batch, BatchCounter
+
+
+class QueueFilter(SimpleListFilter):
+    """By queue; the choices are those of ``RQ_QUEUES``. What names no queue is on ``JOB_BATCHES["QUEUE"]``."""
+
+    title = _("queue")
+    parameter_name = "queue_name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in sorted(queue_names())]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        name = self.value()
+        if name is None:
+            return queryset
+        return queryset.filter(queue_name__in=(name, "") if name == settings.QUEUE else (name,))
+
+
+class FailuresFilter(SimpleListFilter):
+    """Batches with failed jobs, by their counters."""
+
+    title = _("failures")
+    parameter_name = "failures"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", gettext("With failures")), ("no", gettext("Without failures"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() not in ("yes", "no"):
+            return queryset
+        failed = Exists(BatchCounter.objects.filter(batch=OuterRef("pk"), failed__gt=0))
+        return queryset.filter(failed if self.value() == "yes" else ~failed)
+
+
+class BatchFilter(SimpleListFilter):
+    """Jobs of one batch: not to be chosen here, but shown, and to be lifted, where a link has set it."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, str]]:
+        if self.value() is not None:
+            batch = Batch.objects.using(model_admin.get_queryset(request).db).filter(pk=self._pk()).first()
+            yield str(self.value()), str(batch or self.value())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(batch=self._pk())
+
+    def _pk(self) -> Any:
+        try:
+            return Batch._meta.pk.to_python(self.value())
+        except ValidationError as error:
+            raise IncorrectLookupParameters(error) from error

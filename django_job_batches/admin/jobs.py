@@ -1,0 +1,157 @@
+"""The pages of jobs. Their table can be huge: nothing here counts it, or sorts it without an index."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import admin
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from django_rq.settings import get_queues_map
+
+from django_job_batches.admin import display
+from django_job_batches.admin.filters import BatchFilter, QueueFilter
+from django_job_batches.admin.paginator import PeekingPaginator
+from django_job_batches.admin.reading import ReadingAdmin
+from django_job_batches.admin.searching import job_id
+from django_job_batches.models import Batch, BatchJob
+
+
+class JobList(ChangeList):
+    """Leaves the columns out that only the page of one job shows."""
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[BatchJob]:
+        jobs = super().get_queryset(request, *args, **kwargs)
+        return jobs.defer("args", "kwargs", "result", "error_message", "traceback").prefetch_related("batch")
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count  # or the search form would print a number that nobody has counted
+
+
+@admin.register(BatchJob)
+class JobAdmin(ReadingAdmin):
+    """Jobs, to look at."""
+
+    list_display = ("id", "job", "state", "batch_link", "role", "tries", "error_class", "started_at", "duration")
+    list_filter = (BatchFilter, "status", "role", QueueFilter)
+    sortable_by = ("id",)
+    ordering = ("-id",)
+    list_per_page = 100
+    search_fields = ("func", "error_class", "error_message")
+    search_help_text = _("Id of a job or of an RQ job, or part of a function's path, an exception or its message.")
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = None
+    paginator = PeekingPaginator
+    fieldsets = (
+        (None, {"fields": (("state", "tries", "duration"), ("batch_link", "role"), "nested")}),
+        (_("Error"), {"fields": ("error_class", "message", "trace")}),
+        (_("Result"), {"fields": ("returned",)}),
+        (_("Call"), {"fields": ("func", "arguments", "keyword_arguments", "job_options", ("queue_name", "rq_job"))}),
+        (
+            _("Times"),
+            {
+                "fields": (
+                    ("scheduled_at", "enqueued_at", "started_at", "finished_at", "stop_requested_at"),
+                    ("worker_name", "losses", "deadlocks"),
+                )
+            },
+        ),
+    )
+
+    def has_delete_permission(self, request: HttpRequest, obj: BatchJob | None = None) -> bool:
+        return False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobList
+
+    def get_paginator(self, request: HttpRequest, *args: Any, **kwargs: Any) -> PeekingPaginator:
+        paginator = cast(PeekingPaginator, super().get_paginator(request, *args, **kwargs))
+        paginator.look_from(request.GET.get(PAGE_VAR, ""))
+        return paginator
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """A number is a key, and found at once; put it in quotation marks to look for it in messages."""
+        if (pk := job_id(search_term)) is not None:
+            return queryset.filter(pk=pk), False
+        return super().get_search_results(request, queryset, search_term)
+
+    # Columns and fields
+
+    @admin.display(description=_("job"))
+    def job(self, job: BatchJob) -> str:
+        return display.shortened(str(job), 200)
+
+    @admin.display(description=_("status"))
+    def state(self, job: BatchJob) -> SafeString:
+        return display.status(job)
+
+    @admin.display(description=_("batch"))
+    def batch_link(self, job: BatchJob) -> Any:
+        return display.link(display.change_url(self.admin_site, Batch, job.batch_id), job.batch)
+
+    @admin.display(description=_("nested batch"))
+    def nested(self, job: BatchJob) -> Any:
+        batch: Batch | None = getattr(job, "nested_batch", None)
+        return batch and display.link(display.change_url(self.admin_site, Batch, batch.pk), batch)
+
+    @admin.display(description=_("attempts"))
+    def tries(self, job: BatchJob) -> str | None:
+        if job.is_nested_batch:
+            return None
+        return gettext("%(attempts)s of %(most)s") % {"attempts": job.attempts, "most": job.max_attempts}
+
+    @admin.display(description=_("duration"))
+    def duration(self, job: BatchJob) -> str | None:
+        return display.duration(job.duration)
+
+    @admin.display(description=_("arguments"))
+    def arguments(self, job: BatchJob) -> SafeString | None:
+        return display.pretty(job.args) if job.args else None
+
+    @admin.display(description=_("keyword arguments"))
+    def keyword_arguments(self, job: BatchJob) -> SafeString | None:
+        return display.pretty(job.kwargs) if job.kwargs else None
+
+    @admin.display(description=_("options"))
+    def job_options(self, job: BatchJob) -> SafeString | None:
+        return display.pretty(job.options) if job.options else None
+
+    @admin.display(description=_("message"))
+    def message(self, job: BatchJob) -> SafeString | None:
+        return display.preformatted(job.error_message)
+
+    @admin.display(description=_("traceback"))
+    def trace(self, job: BatchJob) -> SafeString | None:
+        return display.preformatted(job.traceback)
+
+    @admin.display(description=_("result"))
+    def returned(self, job: BatchJob) -> SafeString | None:
+        return display.pretty(job.result) if job.has_result else None
+
+    @admin.display(description=_("RQ job"))
+    def rq_job(self, job: BatchJob) -> Any:
+        """The id of the RQ job; a link to its page where django-rq's dashboard is installed."""
+        if job.is_nested_batch:
+            return None
+        was_sent = job.attempts or job.enqueued_at
+        return display.link(dashboard_url(job) if was_sent else "", job.rq_job_id)
+
+
+def dashboard_url(job: BatchJob) -> str:
+    """The page of this job's RQ job in django-rq's dashboard; "" if there is none."""
+    index = get_queues_map().get(job.queue_name)
+    for name in ("admin:django_rq_job_detail", "django_rq:job_detail"):
+        try:
+            return "" if index is None else reverse(name, args=[index, job.rq_job_id])
+        except NoReverseMatch:
+            continue
+    return ""
