@@ -14,7 +14,7 @@ from django_job_batches import history, queues, transitions
 from django_job_batches.arguments import text
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, home_of
-from django_job_batches.models import NOT_STARTED, Batch, BatchJob, JobStatus
+from django_job_batches.models import NOT_STARTED, Batch, BatchJob, JobStatus, Role
 from django_job_batches.outbox import cancel_batch, carry_out, remove
 from django_job_batches.transitions import batches_of, jobs_of
 
@@ -28,43 +28,56 @@ def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_runni
     """See ``Batch.cancel()``."""
     using = home_of(batch)
     done = cancel_batch(using, batch.pk, text(reason, "reason"))
-    if done and stop_running:
-        after_commit(partial(stop_tree, using, batch.pk), using)
+    batch.refresh_from_db(using=using)
+    if stop_running and not batch.is_finished:  # also what runs on after an earlier decision
+        after_commit(partial(_stop_all, using, batch.pk), using)
     if done:
         after_commit(partial(history.record, batch, by, f"Cancelled. {reason}".strip()), using)
-    batch.refresh_from_db(using=using)
     return done
 
 
-def stop_tree(using: str, batch_id: uuid.UUID) -> None:
-    """Stop the running items of a batch and of the batches nested in it; their callbacks go on."""
-    rows = jobs_of(using).filter(batch=batch_id, role="item", status=JobStatus.RUNNING).exclude(func="")
-    last = 0
-    while jobs := list(rows.filter(pk__gt=last).order_by("pk")[: settings.CHUNK_SIZE]):
-        last = jobs[-1].pk
-        for job in jobs:
-            stop_job(job)
-    nested = batches_of(using).filter(parent_job__batch=batch_id, parent_job__role="item", finished_at=None)
-    for child_id in list(nested.values_list("pk", flat=True)):
-        stop_tree(using, child_id)
-
-
 def stop_job(job: BatchJob) -> bool:
-    """See ``BatchJob.stop()``. The row remembers who asked, so that it ends as cancelled, not as failed."""
+    """See ``BatchJob.stop()``."""
     using = home_of(job)
     if job.is_nested_batch:
         child = batches_of(using).filter(parent_job=job.pk).first()
         return child is not None and cancel(child, reason="", by=None, stop_running=True)
-    mine = jobs_of(using).filter(pk=job.pk, status=JobStatus.RUNNING, attempts=job.attempts)
-    if not mine.update(stop_requested_at=timezone.now()):
+    if not _ask_to_stop(job, using):
         return False
     if connections[using].in_atomic_block:
-        after_commit(partial(_send_stop, job), using)
+        after_commit(partial(_stop, job), using)
         return True
-    return _send_stop(job)
+    return _stop(job)
 
 
-def _send_stop(job: BatchJob) -> bool:
+def _stop_all(using: str, batch_id: uuid.UUID) -> None:
+    try:
+        _stop_tree(using, batch_id)
+    except queues.QueueError as error:
+        logger.warning("Batch %s runs on: Redis does not answer (%s).", batch_id, error)
+
+
+def _stop_tree(using: str, batch_id: uuid.UUID) -> None:
+    """Stop the running items of a batch and of the batches nested in it; their callbacks go on."""
+    rows = jobs_of(using).filter(batch=batch_id, role=Role.ITEM, status=JobStatus.RUNNING).exclude(func="")
+    last = 0
+    while jobs := list(rows.filter(pk__gt=last).order_by("pk")[: settings.CHUNK_SIZE]):
+        last = jobs[-1].pk
+        for job in jobs:
+            if _ask_to_stop(job, using):
+                queues.stop(job.queue_name, job.rq_job_id)
+    nested = batches_of(using).filter(parent_job__batch=batch_id, parent_job__role=Role.ITEM, finished_at=None)
+    for child_id in list(nested.values_list("pk", flat=True)):
+        _stop_tree(using, child_id)
+
+
+def _ask_to_stop(job: BatchJob, using: str) -> bool:
+    """Note in the row that we stop it, so that it ends as cancelled, not as failed; False if it does not run."""
+    mine = jobs_of(using).filter(pk=job.pk, status=JobStatus.RUNNING, attempts=job.attempts)
+    return bool(mine.update(stop_requested_at=timezone.now()))
+
+
+def _stop(job: BatchJob) -> bool:
     try:
         return queues.stop(job.queue_name, job.rq_job_id)
     except queues.QueueError as error:

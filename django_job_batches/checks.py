@@ -203,7 +203,9 @@ def _job_class() -> Iterator[CheckMessage]:
     value = (getattr(django_settings, "RQ", None) or {}).get("JOB_CLASS")
     path = value if isinstance(value, str) else getattr(value, "__module__", "")
     if path.startswith("django_tasks_rq"):
-        hint = "Leave JOB_CLASS out of RQ, and give django-tasks-rq a queue and workers (rqworker --job-class) of its own."
+        hint = (
+            "Leave JOB_CLASS out of RQ, and give django-tasks-rq a queue and workers (rqworker --job-class) of its own."
+        )
         yield _error(9, f"RQ['JOB_CLASS'] is {value!r}, which refuses to run anything but Tasks.", hint)
 
 
@@ -219,14 +221,18 @@ def _database(alias: str, options: Mapping[str, Any], vendor: str) -> Iterator[C
         yield from _sqlite(alias, str(options.get("NAME", "")), details)
     charset = details.get("charset", "utf8mb4")
     if vendor == "mysql" and charset != "utf8mb4":
-        message = f"DATABASES[{alias!r}] has the charset {charset!r}: arguments and error messages with emoji are refused."
+        message = (
+            f"DATABASES[{alias!r}] has the charset {charset!r}: arguments and error messages with emoji are refused."
+        )
         yield _warning(7, message, 'Set OPTIONS["charset"] to "utf8mb4", and convert the tables to it.')
 
 
 def _sqlite(alias: str, name: str, details: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if name == ":memory:" or "mode=memory" in name:
         hint = "Give it a file, as in NAME = BASE_DIR / 'db.sqlite3'."
-        yield _warning(9, f"DATABASES[{alias!r}] is in memory, where workers, being other processes, see nothing.", hint)
+        yield _warning(
+            9, f"DATABASES[{alias!r}] is in memory, where workers, being other processes, see nothing.", hint
+        )
     elif not details.get("timeout") or details["timeout"] < SQLITE_TIMEOUT:
         message = f"DATABASES[{alias!r}] waits less than {SQLITE_TIMEOUT} seconds for its turn to write"
         hint = f'Set OPTIONS["timeout"] to {SQLITE_TIMEOUT} or more, and PRAGMA journal_mode=WAL by "init_command".'

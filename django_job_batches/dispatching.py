@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from django_job_batches import outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, at_home, atomically, home_of, storable
-from django_job_batches.exceptions import BatchFinished, DuplicateBatch
+from django_job_batches.database import after_commit, at_home, atomically, home_of, repeated, storable
+from django_job_batches.exceptions import BatchError, BatchFinished, DuplicateBatch
 from django_job_batches.items import BatchDescription, ChainDescription, JobDescription, as_item, as_items
 from django_job_batches.models import Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
 from django_job_batches.rows import batch_row, initial_status, job_row
@@ -52,8 +52,12 @@ def add(batch: Batch, items: Iterable[Any]) -> int:
     return _Dispatch(using, streaming=True).add(batch, items)
 
 
-class _DecidedError(BatchFinished):
-    """The batch that is being written was decided meanwhile."""
+class _TooLateError(BatchError):
+    """The batch takes no more items."""
+
+
+class _CancelledError(Exception):
+    """The batch was cancelled while it was being dispatched."""
 
 
 class _Dispatch:
@@ -70,11 +74,14 @@ class _Dispatch:
         self.unsealed: dict[uuid.UUID, Batch] = {}
         self.rows = 0
         self.redis_answers = True
+        self.root: Batch | None = None
 
     def run(self, description: BatchDescription) -> Batch:
-        batch = self._create(description)
+        batch = self.root = self._create(description)
         try:
             self._fill(batch, description)
+        except _CancelledError as error:
+            self._end_early(batch, str(error))
         except BaseException as error:
             self._break_off(batch, error)
             raise
@@ -83,25 +90,27 @@ class _Dispatch:
         return batch
 
     def add(self, batch: Batch, items: Iterable[Any]) -> int:
-        current = batches_of(self.using).get(pk=batch.pk)
+        current = transitions.reread(batch, self.using)
         self.batches.append(batch.pk)
         try:
-            self._write_items(current, items)
-        except _DecidedError as error:
-            raise BatchFinished(str(error)) from None
+            number = self._write_items(current, items, added=True)
+        except _TooLateError:
+            message = f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
+            raise BatchFinished(message) from None
         except BaseException as error:
             if self.rows:
                 self._break_off(batch, error)
             raise
         after_commit(self._enqueue_rest, self.using)
         batch.refresh_from_db(using=self.using)
-        return self.rows
+        return number
 
     # One batch
 
     def _create(self, description: BatchDescription) -> Batch:
         batch = at_home(batch_row(description), self.using)
-        atomically(partial(_insert_batch, self.using, batch), self.using)
+        confirm = batches_of(self.using).filter(pk=batch.pk).exists
+        atomically(partial(_insert_batch, self.using, batch), self.using, confirm=confirm)
         self._created(batch)
         return batch
 
@@ -111,11 +120,8 @@ class _Dispatch:
 
     def _fill(self, batch: Batch, description: BatchDescription) -> None:
         """Write all that belongs to a batch whose row is there, and seal it."""
-        try:
-            self._write_callbacks(batch, description)
-            self._write_items(batch, description.items)
-        except _DecidedError:
-            logger.info("Batch %s was decided during its dispatch; the rest of its items is not written.", batch.pk)
+        self._write_callbacks(batch, description)
+        self._write_items(batch, description.items)
         self._seal(batch)
 
     def _seal(self, batch: Batch) -> None:
@@ -128,15 +134,21 @@ class _Dispatch:
             error.batch = batch  # type: ignore[attr-defined]
         if not self.streaming:
             return
-        rows = batches_of(self.using).filter(pk=batch.pk)
-        what, limit = f"{type(error).__name__}: {error}", settings.MAX_ERROR_LENGTH
+        what = f"{type(error).__name__}: {error}"
         try:
-            outbox.carry_out(partial(transitions.fail, rows, batch.pk, error=storable(what, limit)), self.using)
-            for unsealed in reversed(list(self.unsealed.values())):  # otherwise they would never end
-                self._seal(unsealed)
+            rows = batches_of(self.using).filter(pk=batch.pk)
+            outbox.carry_out(partial(transitions.fail, rows, batch.pk), self.using)
+            self._end_early(batch, what)
             batch.refresh_from_db(using=self.using)
         except Exception:
             logger.exception("Batch %s could not be marked as failed after %s.", batch.pk, what)
+
+    def _end_early(self, batch: Batch, why: str) -> None:
+        """Note that not all items were written, and seal what is open, which would never end otherwise."""
+        error = storable(why, settings.MAX_ERROR_LENGTH)
+        repeated(partial(batches_of(self.using).filter(pk=batch.pk).update, error=error), self.using)
+        for unsealed in reversed(list(self.unsealed.values())):
+            self._seal(unsealed)
 
     # Callbacks
 
@@ -147,27 +159,43 @@ class _Dispatch:
             for callback in getattr(description, role.value)
         ]
         if callbacks:
-            self._fill_nested(atomically(partial(self._insert_callbacks, batch, callbacks), self.using) or [])
+            nested: list[tuple[Batch, Any]] = []
+            confirm = jobs_of(self.using).filter(batch=batch.pk).exclude(role=Role.ITEM).exists
+            atomically(partial(self._insert_callbacks, batch, callbacks, nested), self.using, confirm=confirm)
+            self._fill_nested(nested)
 
-    def _insert_callbacks(self, batch: Batch, callbacks: list[tuple[Role, Any]]) -> list[tuple[Batch, Any]]:
+    def _insert_callbacks(self, batch: Batch, callbacks: list[tuple[Role, Any]], nested: list[tuple[Batch, Any]]) -> None:
         batches_of(self.using).filter(pk=batch.pk).update(callbacks=len(callbacks))
         rows = [
             job_row(callback, batch, role=role, position=position, status=JobStatus.HELD)
             for position, (role, callback) in enumerate(callbacks)
         ]
         self._insert(rows)
-        return self._insert_nested(rows, [callback for _, callback in callbacks])
+        nested[:] = self._insert_nested(rows, [callback for _, callback in callbacks])
 
     # Items
 
-    def _write_items(self, batch: Batch, items: Iterable[Any]) -> None:
+    def _write_items(self, batch: Batch, items: Iterable[Any], *, added: bool = False) -> int:
+        """Write the items, and what is nested in them; returns how many rows of this batch they became."""
+        number = 0
         for units in _chunks(items, settings.CHUNK_SIZE):
-            chunk = _Chunk(self, batch, units)
+            chunk = _Chunk(self, batch, units, added=added)
             atomically(chunk.write, self.using, confirm=chunk.is_written)
-            self.rows += len(chunk.rows)
+            self.rows += chunk.size
+            number += chunk.size
             self._enqueue([row for row in chunk.rows if row.enqueued_at])
             self._open(chunk.rows)
+            if self.streaming:
+                self._call_off(batch)
             self._fill_nested(chunk.nested)
+        return number
+
+    def _call_off(self, batch: Batch) -> None:
+        """Of a batch that was decided meanwhile, cancel what has just been written; stop if it was all cancelled."""
+        outbox.sweep(self.using, batch.pk)
+        root = self.root and batches_of(self.using).filter(pk=self.root.pk, cancelled_at__isnull=False).first()
+        if root:
+            raise _CancelledError(f"Cancelled during its dispatch, after {self.rows} items.")
 
     def _insert(self, rows: list[BatchJob]) -> None:
         jobs_of(self.using).bulk_create(rows, batch_size=settings.CHUNK_SIZE)
@@ -220,10 +248,11 @@ class _Dispatch:
 class _Chunk:
     """Some items of a batch, written in one transaction: lanes, then the batch, then the rows."""
 
-    def __init__(self, dispatch: _Dispatch, batch: Batch, units: list[Unit]) -> None:
+    def __init__(self, dispatch: _Dispatch, batch: Batch, units: list[Unit], *, added: bool) -> None:
         self.dispatch = dispatch
         self.batch = batch
         self.units = units
+        self.added = added
         self.size = sum(len(unit) for unit in units)
         self.status = batch.status
         self.rows: list[BatchJob] = []
@@ -237,9 +266,9 @@ class _Chunk:
         for unit, lane in zip(self.units, lane_of, strict=True):
             added[lane] += len(unit)
         opened = sum(transitions.open_lane(self.batch.pk, lane, added[lane], effects) for lane in sorted(added))
-        first = transitions.reserve(self.batch, self.size, opened, number_of_lanes, effects)
+        first = transitions.reserve(self.batch, self.size, opened, number_of_lanes, effects, added=self.added)
         if first is None:
-            raise _DecidedError(f"Batch {self.batch.pk} is decided already, so nothing can be added to it.")
+            raise _TooLateError(f"Batch {self.batch.pk} was sealed by somebody else while it was being dispatched.")
         self.rows = list(self._rows(first, lane_of))
         self.dispatch._insert(self.rows)
         self.nested = self.dispatch._insert_nested(self.rows, [item for unit in self.units for item in unit])
@@ -276,7 +305,8 @@ class _Chunk:
 
     def _goes_out_at_once(self) -> bool:
         """Rows are written with their lease when they are pushed right after the commit."""
-        return self.dispatch.streaming and self.dispatch.redis_answers and self.status != BatchStatus.WAITING
+        is_open = self.status in (BatchStatus.DISPATCHING, BatchStatus.QUEUED, BatchStatus.RUNNING)
+        return self.dispatch.streaming and self.dispatch.redis_answers and is_open
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Unit]]:

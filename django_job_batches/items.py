@@ -290,6 +290,10 @@ def _metadata(value: Any) -> dict[str, Any]:
 
 
 def _user(value: Any) -> Any:
-    if value is not None and getattr(value, "pk", None) is None:
-        raise TypeError(f"created_by is {value!r}; pass a saved user, or None.")
+    if value is None:
+        return None
+    from django.contrib.auth import get_user_model
+
+    if not isinstance(value, get_user_model()) or value.pk is None:
+        raise TypeError(f"created_by is {value!r:.200}; pass a saved user, or None.")
     return value

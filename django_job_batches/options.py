@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.utils.timezone import is_naive
+from django.utils import timezone
 
 from django_job_batches.arguments import text
 from django_job_batches.conf import queue_names
 
 MILLION = 1_000_000
+MOST = {"allow_failures": 2**63 - 1, "timeout": 10**9, "retry": MILLION}
+"""What the columns, and the alarm of the operating system, can hold."""
 
 
 class RetryPlan(NamedTuple):
@@ -76,7 +79,7 @@ def checked_allowance(value: Any) -> Allowance:
         return Allowance(None, None)
     if value is False or not isinstance(value, (int, float)):
         raise TypeError(f"allow_failures is {value!r}; pass a number of items, a share such as 0.05, or True.")
-    if isinstance(value, int) and value >= 0:
+    if isinstance(value, int) and 0 <= value <= MOST["allow_failures"]:
         return Allowance(value, None)
     if isinstance(value, float) and 0 <= value <= 1:
         return Allowance(None, round(value * MILLION))
@@ -94,10 +97,13 @@ def checked_timeout(value: Any) -> int | None:
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != int(seconds):
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not math.isfinite(seconds) or seconds != int(seconds):
         raise TypeError(f"timeout is {value!r}; pass whole seconds, a timedelta, or -1 for no limit.")
     if seconds < 1 and seconds != -1:
         raise ValueError(f"timeout is {value!r}; pass at least 1 second, or -1 for no limit.")
+    if seconds > MOST["timeout"]:
+        raise ValueError(f"timeout is {value!r}, more than {MOST['timeout']:,} seconds; pass -1 for no limit.")
     return int(seconds)
 
 
@@ -105,13 +111,14 @@ def checked_retry(value: Any) -> RetryPlan | None:
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise ValueError(f"retry is {value}; pass 0 or more retries.")
-        return RetryPlan(value)
-    try:
-        plan = RetryPlan(value.max, tuple(value.intervals) or (0,), bool(value.enqueue_at_front))
-    except AttributeError:
-        raise TypeError(f"retry is {value!r}; pass an rq.Retry, or the number of retries.") from None
+        plan = RetryPlan(value)
+    else:
+        try:
+            plan = RetryPlan(value.max, tuple(value.intervals) or (0,), bool(value.enqueue_at_front))
+        except AttributeError:
+            raise TypeError(f"retry is {value!r}; pass an rq.Retry, or the number of retries.") from None
+    if not 0 <= plan.max <= MOST["retry"]:
+        raise ValueError(f"retry is {plan.max}; pass 0 or more retries, and at most {MOST['retry']:,}.")
     return plan
 
 
@@ -128,11 +135,17 @@ def checked_on_lost(value: Any) -> str | None:
 
 
 def checked_run_after(value: Any) -> datetime | timedelta | None:
-    if value is None or isinstance(value, timedelta):
+    if value is None:
+        return value
+    if isinstance(value, timedelta):
+        try:
+            timezone.now() + value
+        except OverflowError:
+            raise ValueError(f"run_after is {value!r}, beyond the end of the calendar; pass less.") from None
         return value
     if not isinstance(value, datetime):
         raise TypeError(f"run_after is {value!r}; pass an aware datetime or a timedelta.")
-    if is_naive(value):
+    if timezone.is_naive(value):
         raise ValueError("run_after has no time zone; pass an aware datetime, such as timezone.now() + timedelta(…).")
     return value
 

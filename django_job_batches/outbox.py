@@ -77,7 +77,8 @@ def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int
     due = jobs_of(using).filter(rows or Q(), ~Q(batch__status=BatchStatus.WAITING))
     due = due.filter(status__in=DUE, enqueued_at=None).order_by("pk")
     while limit is None or sent < limit:
-        found = list(due.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk])
+        rows_left = due.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk]
+        found = repeated(partial(list, rows_left), using, what="flush") or []
         if not found:
             break
         last = found[-1].pk
@@ -114,15 +115,16 @@ def _lease(using: str, jobs: list[BatchJob]) -> list[BatchJob]:
     return leased
 
 
-def _lease_one(using: str, job: BatchJob, now: datetime) -> int:
+def _lease_one(using: str, job: BatchJob, now: datetime) -> bool:
     # by attempt and run: others may have leased, run and queued the row again since it was read
     free = jobs_of(using).filter(pk=job.pk, status__in=DUE, attempts=job.attempts, run=job.run, enqueued_at=None)
-    return repeated(partial(free.update, enqueued_at=now), using) or 0
+    is_ours = jobs_of(using).filter(pk=job.pk, enqueued_at=now).exists
+    return repeated(partial(free.update, enqueued_at=now), using, confirm=is_ours) != 0
 
 
 def _lease_many(using: str, jobs: list[BatchJob], now: datetime) -> list[int]:
     as_read = {job.pk: (job.attempts, job.run) for job in jobs}
-    rows = [row for row in transitions.locked(using, as_read) if row.status in DUE and row.enqueued_at is None]
+    rows = [row for row in transitions.locked(using, as_read) if row.status in DUE and row.enqueued_at in (None, now)]
     free = [row.pk for row in rows if (row.attempts, row.run) == as_read[row.pk]]
     jobs_of(using).filter(pk__in=free).update(enqueued_at=now)
     return free
@@ -226,7 +228,7 @@ def _send_cancelled(using: str, batch_id: uuid.UUID) -> None:
 
 def sweep(using: str, batch_id: uuid.UUID) -> None:
     """Cancel what has not started of a decided batch, its nested batches included."""
-    batch = batches_of(using).filter(pk=batch_id, finished_at=None).first()
+    batch = repeated(batches_of(using).filter(pk=batch_id, finished_at=None).first, using, what="sweep")
     if batch is None or not batch.is_decided:
         return
     rows = jobs_of(using).filter(batch=batch_id, role=Role.ITEM, status__in=NOT_STARTED)

@@ -102,7 +102,8 @@ def _drain(waiting: deque[tuple[Queue, Work]]) -> None:
     try:
         while waiting:
             target, work = waiting.popleft()
-            target.enqueue_many([_data(work)])
+            # Not enqueue_many(): it saves a synchronous job once more after its run, as queued, for ever
+            target.enqueue_job(_job(target, work, RQStatus.QUEUED))
     finally:
         _draining.reset(token)
 
@@ -115,7 +116,7 @@ def _push(target: Queue, works: list[Work]) -> None:
         target.enqueue_many([_data(work) for work in ordered])
     for work in works:
         if work.at is not None:
-            _schedule(target, work, work.at)
+            target.schedule_job(_job(target, work, RQStatus.SCHEDULED), work.at)
 
 
 def _data(work: Work) -> Any:
@@ -133,8 +134,8 @@ def _data(work: Work) -> Any:
     )
 
 
-def _schedule(target: Queue, work: Work, at: datetime) -> None:
-    job = target.create_job(
+def _job(target: Queue, work: Work, status: RQStatus) -> RQJob:
+    return target.create_job(
         FUNCTION,
         args=work.args,
         timeout=_outer_timeout(work),
@@ -144,9 +145,8 @@ def _schedule(target: Queue, work: Work, at: datetime) -> None:
         job_id=work.id,
         retry=Retry(max=REDELIVERIES, enqueue_at_front=True),
         on_stopped=Callback(ON_STOPPED),
-        status=RQStatus.SCHEDULED,
+        status=status,
     )
-    target.schedule_job(job, at)
 
 
 def _outer_timeout(work: Work) -> int:

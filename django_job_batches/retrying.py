@@ -39,7 +39,7 @@ NEW_ATTEMPTS: dict[str, Any] = {
 def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser | None) -> int:
     """See ``Batch.retry()``."""
     using = home_of(batch)
-    current = at_home(batches_of(using).get(pk=batch.pk), using)
+    current = transitions.reread(batch, using)
     if batch.is_finished and current.run > batch.run:
         return 0  # somebody else has retried what the caller was looking at
     _refuse_if_open(current)
@@ -78,6 +78,8 @@ def _refuse_if_open(batch: Batch) -> None:
         raise BatchError(f"Batch {batch.pk} is part of batch {root.pk}; retry that one.")
     if not batch.is_finished:
         raise BatchError(f"Batch {batch.pk} has not finished; wait for its end, or cancel it, before a retry.")
+    if batch.error:
+        raise BatchError(f"Not all items of batch {batch.pk} were written ({batch.error}); dispatch it anew.")
     if batch.open_callbacks:
         rows = batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*DUE, JobStatus.RUNNING))
         names = ", ".join(f"{row.get_role_display()}: {row}" for row in rows)
@@ -113,7 +115,6 @@ def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
         "open_lanes": 2 if as_nested else 1,
         "sealed": False,
         "failures": 0,
-        "error": "",
         "cancel_reason": "",
         "active_key": active_key(batch.key),
         "heartbeat_at": timezone.now(),

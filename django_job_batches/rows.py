@@ -15,7 +15,8 @@ from django_job_batches.options import Options
 
 
 def batch_row(description: BatchDescription, parent_job: BatchJob | None = None) -> Batch:
-    """The row of a batch; a nested one waits for its turn, which holds one more of its lanes open."""
+    """The row of a batch; a nested one has the queue of the batch around it, unless it names its own, and waits for
+    its turn, which holds one more of its lanes open."""
     is_nested = parent_job is not None
     return Batch(
         name=description.name,
@@ -25,7 +26,7 @@ def batch_row(description: BatchDescription, parent_job: BatchJob | None = None)
         metadata=description.metadata,
         created_by_id=description.created_by.pk if description.created_by is not None else None,
         parent_job_id=parent_job.pk if parent_job is not None else None,
-        queue_name=description.queue_name or "",
+        queue_name=description.queue_name or (parent_job.queue_name if parent_job is not None else ""),
         allowed_failures=description.allowance.number,
         allowed_millionths=description.allowance.millionths,
         open_lanes=2 if is_nested else 1,
@@ -40,11 +41,12 @@ def active_key(key: str | None) -> str | None:
 def job_row(description: JobDescription | BatchDescription, batch: Batch, **columns: Any) -> BatchJob:
     """The row of an item or callback; of a nested batch, the one that stands for it in its parent."""
     is_callback = columns.get("role", Role.ITEM) != Role.ITEM
+    callback_queue = settings.CALLBACK_QUEUE if is_callback else None
     if isinstance(description, BatchDescription):
         name = {"description": description.name} if description.name else {}
-        return BatchJob(batch_id=batch.pk, run=batch.run, options=name, **columns)
+        queue = callback_queue or batch.queue_name
+        return BatchJob(batch_id=batch.pk, run=batch.run, options=name, queue_name=queue, **columns)
     options = description._options
-    callback_queue = settings.CALLBACK_QUEUE if is_callback else None
     retries = options.retry.max if options.retry else 0
     return BatchJob(
         batch_id=batch.pk,

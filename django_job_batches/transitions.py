@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import connections
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, Value, When
 from django.utils import timezone
 
-from django_job_batches.database import home_of, survived
+from django_job_batches.database import at_home, home_of, repeated, survived
 from django_job_batches.models import (
     DUE,
     NOT_STARTED,
@@ -67,6 +68,13 @@ def jobs_of(using: str) -> QuerySet[BatchJob]:
 
 def batches_of(using: str) -> QuerySet[Batch]:
     return Batch.objects.using(using)
+
+
+def reread(batch: Batch, using: str) -> Batch:
+    """The batch as it is now, on ``using``; a connection that was lost meanwhile is opened again."""
+    row = repeated(partial(batches_of(using).get, pk=batch.pk), using, what="reread")
+    assert row is not None  # noqa: S101  only what is confirmed otherwise returns nothing
+    return at_home(row, using)
 
 
 # Claims
@@ -363,10 +371,15 @@ def open_nested(batch: Batch, effects: Effects) -> bool:
 # Dispatch
 
 
-def reserve(batch: Batch, rows: int, opened: int, lanes: int, effects: Effects) -> int | None:
-    """Reserve positions for ``rows`` more items and return the first; None if the batch is decided."""
+def reserve(batch: Batch, rows: int, opened: int, lanes: int, effects: Effects, *, added: bool) -> int | None:
+    """Reserve positions for ``rows`` more items and return the first; None if it is too late for them.
+
+    What is ``added`` comes too late once the batch is decided. Its dispatcher writes on until it has sealed the
+    batch, so that a retry finds all items.
+    """
     mine = batches_of(effects.using).filter(pk=batch.pk)
-    changed = mine.filter(UNDECIDED, finished_at=None, run=batch.run).update(
+    in_time = UNDECIDED if added else Q(sealed=False)
+    changed = mine.filter(in_time, finished_at=None, run=batch.run).update(
         open_lanes=F("open_lanes") + opened,
         next_position=F("next_position") + rows,
         heartbeat_at=timezone.now(),
