@@ -40,7 +40,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_queues(**kwargs: Any) -> list[CheckMessage]:
     """``RQ_QUEUES`` and what else RQ is told by the project."""
-    messages = []
+    messages: list[CheckMessage] = []
     if not apps.is_installed("django_rq"):
         hint = 'Add "django_rq" to INSTALLED_APPS: its rqworker command is what runs the jobs.'
         messages.append(_error(4, "django_rq is not installed.", hint))
@@ -57,7 +57,7 @@ def check_queues(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
     """The databases that batches can be in, and the times that are written there."""
-    messages = []
+    messages: list[CheckMessage] = []
     for alias in connections:
         if router.allow_migrate(alias, "django_job_batches", model_name="batch"):
             messages += _database(alias, connections.settings[alias], connections[alias].vendor)

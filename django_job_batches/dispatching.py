@@ -164,7 +164,9 @@ class _Dispatch:
             atomically(partial(self._insert_callbacks, batch, callbacks, nested), self.using, confirm=confirm)
             self._fill_nested(nested)
 
-    def _insert_callbacks(self, batch: Batch, callbacks: list[tuple[Role, Any]], nested: list[tuple[Batch, Any]]) -> None:
+    def _insert_callbacks(
+        self, batch: Batch, callbacks: list[tuple[Role, Any]], nested: list[tuple[Batch, Any]]
+    ) -> None:
         batches_of(self.using).filter(pk=batch.pk).update(callbacks=len(callbacks))
         rows = [
             job_row(callback, batch, role=role, position=position, status=JobStatus.HELD)

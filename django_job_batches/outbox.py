@@ -19,7 +19,7 @@ from django.utils import timezone
 from django_job_batches import queues, transitions
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, atomically, repeated
-from django_job_batches.models import DUE, NOT_STARTED, Batch, BatchJob, BatchStatus, Role, summed_counts
+from django_job_batches.models import DUE, NOT_STARTED, Batch, BatchJob, BatchStatus, Counts, Role, summed_counts
 from django_job_batches.signals import batch_cancelled, batch_finished
 from django_job_batches.transitions import Effects, batches_of, jobs_of
 
@@ -58,9 +58,8 @@ def _close_books(using: str, batch_id: uuid.UUID) -> None:
     batch = batches_of(using).filter(pk=batch_id, finished_at__isnull=False).first()
     if batch is None:
         return
-    counts = summed_counts(using, [batch_id]).get(batch_id)
-    if counts is not None:
-        batches_of(using).filter(pk=batch_id, run=batch.run, finished_at__isnull=False).update(final_counts=counts)
+    counts = summed_counts(using, [batch_id]).get(batch_id, Counts())
+    batches_of(using).filter(pk=batch_id, run=batch.run, finished_at__isnull=False).update(final_counts=counts)
     batch_finished.send_robust(Batch, batch=batch)
 
 
@@ -78,7 +77,7 @@ def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int
     due = due.filter(status__in=DUE, enqueued_at=None).order_by("pk")
     while limit is None or sent < limit:
         rows_left = due.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk]
-        found = repeated(partial(list, rows_left), using, what="flush") or []
+        found: list[BatchJob] = repeated(partial(list, rows_left), using, what="flush") or []
         if not found:
             break
         last = found[-1].pk

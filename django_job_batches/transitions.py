@@ -292,8 +292,9 @@ def after_finish(batch_id: uuid.UUID, effects: Effects) -> None:
     """Release what the end of the items sets free: callbacks, or else the item of the parent."""
     batch = batches_of(effects.using).only("status", "callbacks", "parent_job").get(pk=batch_id)
     if batch.callbacks:
-        succeeded = batch.status == BatchStatus.SUCCEEDED
-        if succeeded:
+        if is_dropped(batch, effects):
+            drop_callbacks(batch_id, (Role.ON_FINISH,), effects)
+        if batch.status == BatchStatus.SUCCEEDED:
             release_callbacks(batch_id, (Role.ON_SUCCESS,), effects)
         drop_callbacks(batch_id, (Role.ON_SUCCESS, Role.ON_FAILURE), effects)
         if batches_of(effects.using).filter(pk=batch_id, open_callbacks__gt=0).exists():
@@ -301,6 +302,14 @@ def after_finish(batch_id: uuid.UUID, effects: Effects) -> None:
         if release_callbacks(batch_id, (Role.ON_FINISH,), effects):
             return
     end_in_parent(batch, effects)
+
+
+def is_dropped(batch: Batch, effects: Effects) -> bool:
+    """Whether this batch is a callback whose event has not come, so that nothing of it runs."""
+    if batch.parent_job_id is None:
+        return False
+    row = jobs_of(effects.using).filter(pk=batch.parent_job_id, stop_requested_at__isnull=False)
+    return row.exclude(role=Role.ITEM).exists()
 
 
 # Callbacks: rows that are held belong to whoever holds the lock of their batch's row
@@ -320,11 +329,18 @@ def release_callbacks(batch_id: uuid.UUID, roles: Iterable[Role], effects: Effec
 
 
 def drop_callbacks(batch_id: uuid.UUID, roles: Iterable[Role], effects: Effects) -> None:
-    """Cancel callbacks whose event will not come."""
+    """Cancel callbacks whose event will not come; nested batches by the outbox, as in ``cancel_links_after()``."""
     held = jobs_of(effects.using).filter(batch=batch_id, role__in=list(roles), status=JobStatus.HELD)
-    for pk in held.order_by("pk").values_list("pk", flat=True):
-        rows = jobs_of(effects.using).filter(pk=pk, status=JobStatus.HELD)
-        rows.update(status=JobStatus.CANCELLED, finished_at=timezone.now())
+    opened, now = 0, timezone.now()
+    for row in held.order_by("pk").only("pk", "func"):
+        rows = jobs_of(effects.using).filter(pk=row.pk, status=JobStatus.HELD)
+        if not row.is_nested_batch:
+            rows.update(status=JobStatus.CANCELLED, finished_at=now)
+        elif rows.update(status=JobStatus.QUEUED, enqueued_at=None, stop_requested_at=now):
+            effects.released.append(row.pk)
+            opened += 1
+    if opened:
+        batches_of(effects.using).filter(pk=batch_id).update(open_callbacks=F("open_callbacks") + opened)
 
 
 def callback_ended(batch_id: uuid.UUID, effects: Effects) -> None:

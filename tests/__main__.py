@@ -69,9 +69,7 @@ def _coverage(*arguments: str, env: dict[str, str] | None = None) -> int:
 def _summarize(results: dict[str, tuple[int, float]], missing: dict[str, str]) -> None:
     print(f"\n{RULE}")
     for database, (code, seconds) in results.items():
-        outcome = {0: "passed", NO_TESTS: "had no test to run"}.get(
-            code, f"FAILED (pytest's exit code {code})"
-        )
+        outcome = {0: "passed", NO_TESTS: "had no test to run"}.get(code, f"FAILED (pytest's exit code {code})")
         print(f"{database:12} {outcome} in {seconds:.0f} s")
     if missing:
         print(f"\n{_describe(missing)}")

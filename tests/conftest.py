@@ -131,10 +131,7 @@ def workers(
     started: list[WorkerProcess] = []
 
     def start(count: int = 1, **options: Any) -> list[WorkerProcess]:
-        new = [
-            WorkerProcess(tmp_path / f"worker-{len(started) + number}.log", **options)
-            for number in range(count)
-        ]
+        new = [WorkerProcess(tmp_path / f"worker-{len(started) + number}.log", **options) for number in range(count)]
         started.extend(new)
         for worker in new:
             worker.wait_until_ready(redis)

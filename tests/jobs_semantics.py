@@ -66,3 +66,12 @@ def settled_by_somebody() -> None:
     assert job is not None
     _record().write("late")
     BatchJob.objects.filter(pk=job.pk).update(attempts=job.attempts + 1, max_attempts=job.max_attempts + 1)
+
+
+def step(name: str, failing: int) -> None:
+    """Fails in its first `failing` executions; writes down which attempt of which run it was."""
+    batch, job = current_batch(), current_job()
+    assert batch is not None and job is not None
+    _record().write(f"{name} run {batch.run} attempt {job.attempts} {job.role} {batch.name}")
+    if _record().count(f"{name} ") <= failing:
+        raise ValueError(f"{name} is not there yet")

@@ -20,9 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 Value = TypeVar("Value")
 
 
-def wait_until(
-    predicate: Callable[[], Value], timeout: float = 20, message: str = "", interval: float = 0.02
-) -> Value:
+def wait_until(predicate: Callable[[], Value], timeout: float = 20, message: str = "", interval: float = 0.02) -> Value:
     """Call the predicate until it returns something true, and return that.
 
     `timeout` and `interval` are seconds. Raises TimeoutError, with `message`, past the time-out.

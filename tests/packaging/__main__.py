@@ -70,9 +70,7 @@ def run_in_new_environment(wheel: Path, folder: Path) -> None:
     python = str(folder / "venv" / "bin" / "python")
     subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True)
     shutil.copy(Path(__file__).with_name("small_project.py"), folder)
-    env = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "DJANGO_SETTINGS_MODULE")
-    }
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "DJANGO_SETTINGS_MODULE")}
     with RedisServer() as redis:
         subprocess.run(
             [python, "-W", "error::RuntimeWarning", "-c", "import small_project; small_project.run()"],

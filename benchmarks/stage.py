@@ -1,0 +1,27 @@
+"""Django, a new database and a private Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import django
+
+
+@contextmanager
+def on_stage() -> Iterator[None]:
+    """All is there in the block, and gone after it."""
+    django.setup()
+
+    from django.conf import settings
+    from django.test.utils import setup_databases, teardown_databases
+
+    from example_project.redis_server import RedisServer
+
+    with RedisServer(Path(settings.REDIS_SOCKET).parent):
+        databases = setup_databases(verbosity=0, interactive=False)
+        try:
+            yield
+        finally:
+            teardown_databases(databases, verbosity=0)
