@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class AirportsConfig(AppConfig):
+    name = "example_project.airports"
+    label = "airports"
