@@ -106,7 +106,7 @@ class Processes:
                 self._running.remove(web)
                 return self.start_web(0, give_up_at)
             if had_ended or time.monotonic() > give_up_at:
-                message = "The web server did not start."
+                message = "The web server did not start." if had_ended else "Waited too long for the web server."
                 raise DemoError(message)
             time.sleep(0.1)
 
