@@ -136,8 +136,7 @@ class _Dispatch:
             return
         what = f"{type(error).__name__}: {error}"
         try:
-            rows = batches_of(self.using).filter(pk=batch.pk)
-            outbox.carry_out(partial(transitions.fail, rows, batch.pk), self.using)
+            outbox.carry_out(partial(transitions.fail, batch), self.using)
             self._end_early(batch, what)
             batch.refresh_from_db(using=self.using)
         except Exception:
@@ -237,7 +236,9 @@ class _Dispatch:
             outbox.flush(self.using, Q(pk__in=due))
 
     def _enqueue_rest(self) -> None:
-        """What waits for this commit, or for Redis to be back; then a look at what others have left behind."""
+        """What waits for this commit, or to be opened; then a look at what others have left behind."""
+        if not self.redis_answers:
+            return  # the next dispatch, or the next job that ends, asks again
         for start in range(0, len(self.batches), 500):
             outbox.flush(self.using, Q(batch__in=self.batches[start : start + 500]))
         outbox.flush(self.using, limit=settings.CHUNK_SIZE)

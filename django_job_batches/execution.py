@@ -46,7 +46,7 @@ def run_job(using: str, pk: int, attempt: int) -> None:
     queues.no_more_redeliveries()
     _look_around(using)
     if error is not None:
-        raise error
+        raise outcomes.presentable(error)
 
 
 def _load(using: str, pk: int) -> BatchJob | None:

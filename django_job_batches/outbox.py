@@ -186,11 +186,16 @@ def _give_back(using: str, jobs: list[BatchJob]) -> None:
 def open_nested(using: str, row: BatchJob) -> None:
     """The turn of a nested batch: start it, or cancel it if its chain or its parent was called off."""
     batch = batches_of(using).select_related("parent_job__batch").filter(parent_job=row.pk).first()
-    if batch is None or batch.is_finished or batch.parent_job is None:
-        return  # finished: a retry has queued the row, and will open the nested batch once that has begun its new run
+    if batch is None or batch.parent_job is None:
+        return
     row = batch.parent_job
-    parent_decided = row.role == Role.ITEM and row.batch.is_decided
-    if row.stop_requested_at or parent_decided:
+    if batch.is_finished:  # without a mark, a retry has queued the row, and opens the batch once that has begun again
+        if row.stop_requested_at and not batch.open_callbacks:
+            carry_out(partial(transitions.end_in_parent, batch), using)
+        return
+    if row.role != Role.ITEM and row.stop_requested_at:
+        cancel_batch(using, batch.pk, transitions.NOT_CALLED)
+    elif row.role == Role.ITEM and (row.stop_requested_at or row.batch.is_decided):
         cancel_batch(using, batch.pk, f"The batch {row.batch_id} that it is part of was called off.")
     else:
         carry_out(partial(transitions.open_nested, batch), using)

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_job_batches.conf import settings
 from django_job_batches.database import storable
-from django_job_batches.exceptions import GiveUp, WorkerLost
+from django_job_batches.exceptions import BatchError, GiveUp, WorkerLost
 from django_job_batches.models import BatchJob, JobStatus
 from django_job_batches.transitions import Outcome, due_status
 
@@ -68,6 +68,16 @@ def described(error: BaseException) -> dict[str, str]:
         "error_message": storable(message, limit),
         "traceback": storable(_traceback(error, message), limit, keep_end=True),
     }
+
+
+def presentable(error: BaseException) -> BaseException:
+    """``error``, or what can be told of it where RQ could not store it: text with half of a surrogate pair."""
+    try:
+        "".join(traceback.format_exception(type(error), error, error.__traceback__)).encode()
+    except Exception:
+        details = described(error)
+        return BatchError(f"{details['error_class']}: {details['error_message']}")
+    return error
 
 
 def is_final(error: BaseException) -> bool:

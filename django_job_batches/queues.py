@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -116,7 +116,12 @@ def _push(target: Queue, works: list[Work]) -> None:
         target.enqueue_many([_data(work) for work in ordered])
     for work in works:
         if work.at is not None:
-            target.schedule_job(_job(target, work, RQStatus.SCHEDULED), work.at)
+            target.schedule_job(_job(target, work, RQStatus.SCHEDULED), _whole_second(work.at))
+
+
+def _whole_second(at: datetime) -> datetime:
+    """The next one: RQ cuts off fractions, and would begin too early."""
+    return at + timedelta(microseconds=-at.microsecond % 1_000_000)
 
 
 def _data(work: Work) -> Any:

@@ -34,9 +34,13 @@ from django_job_batches.models import (
 from django_job_batches.options import MILLION
 
 UNDECIDED = Q(failed_at=None, cancelled_at=None)
+ALWAYS = Q()
 EXCEEDED = Q(failures__gt=F("allowed_failures")) | Q(
     sealed=True, failures__gt=F("allowed_millionths") * F("next_position") / Value(MILLION)
 )
+
+NOT_CALLED = "It is a callback whose event has not come."
+"""Why a nested batch was cancelled that is such a callback."""
 
 
 @dataclass
@@ -248,17 +252,20 @@ def note_failure(batch: Batch, effects: Effects) -> None:
     if batch.allowed_failures is None and batch.allowed_millionths is None:
         return  # without a statement: on MariaDB, one that changes nothing waits for the batch's row all the same
     if batches_of(effects.using).filter(UNDECIDED, pk=batch.pk, finished_at=None).update(failures=F("failures") + 1):
-        fail_if_exceeded(batch.pk, effects)
+        fail(batch, effects, EXCEEDED)
 
 
-def fail_if_exceeded(batch_id: uuid.UUID, effects: Effects) -> bool:
-    return fail(batches_of(effects.using).filter(EXCEEDED, pk=batch_id), batch_id, effects)
+def fail(batch: Batch, effects: Effects, condition: Q = ALWAYS) -> bool:
+    """Decide that the batch has failed, if it is undecided and the condition holds."""
+    rows = batches_of(effects.using).filter(condition, pk=batch.pk)
+    if batch.parent_job_id is not None and _fail(rows.filter(status=BatchStatus.WAITING), batch.pk, effects):
+        close_lane(batch.pk, effects)  # the one that its waiting has held open
+        return True
+    return _fail(rows, batch.pk, effects)
 
 
-def fail(rows: QuerySet[Batch], batch_id: uuid.UUID, effects: Effects, **changes: Any) -> bool:
-    """Decide that the batch has failed, if it is undecided and in ``rows``; releases its ``on_failure`` callbacks."""
-    undecided = rows.filter(UNDECIDED, finished_at=None)
-    if not undecided.update(status=BatchStatus.FAILED, failed_at=timezone.now(), **changes):
+def _fail(rows: QuerySet[Batch], batch_id: uuid.UUID, effects: Effects) -> bool:
+    if not rows.filter(UNDECIDED, finished_at=None).update(status=BatchStatus.FAILED, failed_at=timezone.now()):
         return False
     effects.decided.append(batch_id)
     release_callbacks(batch_id, (Role.ON_FAILURE,), effects)
@@ -269,7 +276,7 @@ def close_lane(batch_id: uuid.UUID, effects: Effects) -> None:
     """One lane fewer is open; the last one finishes the batch."""
     rows = batches_of(effects.using).filter(pk=batch_id)
     # What had failed in an earlier run, and was not retried, is judged at the end of this one.
-    fail(rows.filter(EXCEEDED, run__gt=1, open_lanes=1), batch_id, effects)
+    _fail(rows.filter(EXCEEDED, run__gt=1, open_lanes=1), batch_id, effects)
     while True:
         if rows.filter(open_lanes__gt=1).update(open_lanes=F("open_lanes") - 1):
             return
@@ -290,7 +297,8 @@ def close_lane(batch_id: uuid.UUID, effects: Effects) -> None:
 
 def after_finish(batch_id: uuid.UUID, effects: Effects) -> None:
     """Release what the end of the items sets free: callbacks, or else the item of the parent."""
-    batch = batches_of(effects.using).only("status", "callbacks", "parent_job").get(pk=batch_id)
+    columns = ("status", "callbacks", "parent_job", "cancelled_at", "started_at")
+    batch = batches_of(effects.using).only(*columns).get(pk=batch_id)
     if batch.callbacks:
         if is_dropped(batch, effects):
             drop_callbacks(batch_id, (Role.ON_FINISH,), effects)
@@ -305,11 +313,13 @@ def after_finish(batch_id: uuid.UUID, effects: Effects) -> None:
 
 
 def is_dropped(batch: Batch, effects: Effects) -> bool:
-    """Whether this batch is a callback whose event has not come, so that nothing of it runs."""
-    if batch.parent_job_id is None:
-        return False
-    row = jobs_of(effects.using).filter(pk=batch.parent_job_id, stop_requested_at__isnull=False)
-    return row.exclude(role=Role.ITEM).exists()
+    """Whether this batch is, or is part of, a callback whose event has not come, so that nothing of it runs."""
+    while batch.parent_job_id is not None and batch.is_cancelled and batch.started_at is None:
+        row = jobs_of(effects.using).select_related("batch").get(pk=batch.parent_job_id)
+        if row.role != Role.ITEM and row.stop_requested_at:
+            return True
+        batch = row.batch
+    return False
 
 
 # Callbacks: rows that are held belong to whoever holds the lock of their batch's row
@@ -360,7 +370,10 @@ def callback_ended(batch_id: uuid.UUID, effects: Effects) -> None:
 
 
 def end_in_parent(batch: Batch, effects: Effects) -> None:
-    """End the row that stands for a nested batch which has finished, callbacks included."""
+    """End the row that stands for a nested batch which has finished, callbacks included.
+
+    That of a callback which was cancelled while it was held is marked, and ends when its event has come, or not.
+    """
     if batch.parent_job_id is None:
         return
     row = jobs_of(effects.using).get(pk=batch.parent_job_id)
@@ -368,7 +381,10 @@ def end_in_parent(batch: Batch, effects: Effects) -> None:
     message = "" if status == JobStatus.SUCCEEDED else f"The nested batch {batch.pk} has {batch.status}."
     if status == JobStatus.CANCELLED:
         message = f"The nested batch {batch.pk} was cancelled."
-    end(row, status, effects, only_from=(*NOT_STARTED, JobStatus.RUNNING), error_message=message)
+    held = jobs_of(effects.using).filter(pk=row.pk, status=JobStatus.HELD)
+    finish = partial(end, row, status, effects, only_from=(*NOT_STARTED, JobStatus.RUNNING), error_message=message)
+    if not finish() and not held.update(stop_requested_at=timezone.now()):
+        finish()  # it was released between the two
 
 
 def open_nested(batch: Batch, effects: Effects) -> bool:
@@ -422,7 +438,7 @@ def seal(batch: Batch, effects: Effects, failures_left: int | None = None) -> bo
     if not rows.update(sealed=True, status=status, failures=failures, heartbeat_at=timezone.now()):
         return False
     if failures_left is None:
-        fail_if_exceeded(batch.pk, effects)
+        fail(batch, effects, EXCEEDED)
     close_lane(batch.pk, effects)
     return True
 

@@ -20,12 +20,20 @@ def work(*names: str, at_most: int | None = None, serializer: Any = None) -> Non
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     every = [django_rq.get_queue(name) for name in names or ("default",)]
-    worker = SimpleWorker(every, connection=every[0].connection, serializer=serializer)
+    worker = _Deaf(every, connection=every[0].connection, serializer=serializer)
     try:
         worker.work(burst=True, max_jobs=at_most, logging_level="CRITICAL")
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+class _Deaf(SimpleWorker):
+    """Listens to no commands: the thread that does so takes up to a second to end."""
+
+    def subscribe(self) -> None: ...
+
+    def unsubscribe(self) -> None: ...
 
 
 def enqueued(name: str = "default") -> list[str]:

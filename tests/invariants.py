@@ -16,6 +16,7 @@ from rq.registry import (
     StartedJobRegistry,
 )
 
+from django_job_batches import transitions
 from django_job_batches.models import ENDED, Batch, BatchCounter, BatchJob, JobStatus, Role
 
 LEFTOVERS = (StartedJobRegistry, ScheduledJobRegistry, DeferredJobRegistry, CanceledJobRegistry)
@@ -94,22 +95,21 @@ def _allowed(batch: Batch, total: int) -> float:
 
 
 def _assert_callbacks(batch: Batch, rows: list[BatchJob]) -> None:
-    """Those whose event came have run, the others are cancelled."""
-    is_dropped = batch.parent_job is not None and batch.parent_job.role != Role.ITEM and _is_dropped(batch.parent_job)
+    """Those whose event came have run, the others are cancelled; so is all of a batch that is such a callback."""
+    needed = {Role.ON_SUCCESS: "succeeded", Role.ON_FAILURE: "failed"}
+    is_dropped = _was_never_called(batch)
     for row in rows:
         if row.role != Role.ITEM and not row.is_nested_batch:
-            has_come = not is_dropped and not _is_dropped(row)
+            has_come = not is_dropped and batch.status == needed.get(Role(row.role), batch.status)
             assert (row.status != JobStatus.CANCELLED) == has_come, (batch, row.role, row.status)
             assert row.attempts > 0 or not has_come
 
 
-def _is_dropped(callback: BatchJob) -> bool:
-    """Whether this callback's event has not come."""
-    batch = callback.batch
-    if batch.parent_job is not None and batch.parent_job.role != Role.ITEM and _is_dropped(batch.parent_job):
-        return True
-    needed = {Role.ON_SUCCESS: "succeeded", Role.ON_FAILURE: "failed"}
-    return batch.status != needed.get(Role(callback.role), batch.status)
+def _was_never_called(batch: Batch) -> bool:
+    """Whether it is, or was part of, a callback whose event has not come."""
+    if batch.parent_job is None or batch.cancel_reason == transitions.NOT_CALLED:
+        return batch.parent_job is not None
+    return "part of was called off" in batch.cancel_reason and _was_never_called(batch.parent_job.batch)
 
 
 def _assert_chains(items: list[BatchJob]) -> None:
