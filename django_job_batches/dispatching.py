@@ -236,9 +236,7 @@ class _Dispatch:
             outbox.flush(self.using, Q(pk__in=due))
 
     def _enqueue_rest(self) -> None:
-        """What waits for this commit, or to be opened; then a look at what others have left behind."""
-        if not self.redis_answers:
-            return  # the next dispatch, or the next job that ends, asks again
+        """What waits for this commit, or for Redis to be back; then a look at what others have left behind."""
         for start in range(0, len(self.batches), 500):
             outbox.flush(self.using, Q(batch__in=self.batches[start : start + 500]))
         outbox.flush(self.using, limit=settings.CHUNK_SIZE)

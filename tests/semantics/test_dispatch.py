@@ -156,7 +156,7 @@ def test_thousands_of_jobs(live_db: None, settings: Any, redis: Redis) -> None:
     batch = batch_of((note(n) for n in range(3000)), on_finish=jobs_semantics.nothing).dispatch()
     assert (batch.total_jobs, len(enqueued()), batch.status) == (3000, 3000, "queued")
     assert enqueued()[::999] == [batch.jobs.get(role="item", position=n).rq_job_id for n in (0, 999, 1998, 2997)]
-    assert max(lane.total for lane in batch.counters.all()) < 300  # spread over its lanes
+    assert max(lane.total for lane in batch.counters.all()) < 1500  # spread over its lanes
     assert batch.cancel()
     assert numbers(batch_again(batch)) == (0, 0, 3000)
     work()
