@@ -40,14 +40,18 @@ def stop_job(job: BatchJob) -> bool:
     """See ``BatchJob.stop()``."""
     using = home_of(job)
     if job.is_nested_batch:
-        child = batches_of(using).filter(parent_job=job.pk).first()
-        return child is not None and cancel(child, reason="", by=None, stop_running=True)
+        return _cancel_nested(job, using, stop_running=True)
     if not _ask_to_stop(job, using):
         return False
     if connections[using].in_atomic_block:
         after_commit(partial(_stop, job), using)
         return True
     return _stop(job)
+
+
+def _cancel_nested(row: BatchJob, using: str, *, stop_running: bool) -> bool:
+    child = batches_of(using).filter(parent_job=row.pk).first()
+    return child is not None and cancel(child, reason="", by=None, stop_running=stop_running)
 
 
 def _stop_all(using: str, batch_id: uuid.UUID) -> None:
@@ -89,8 +93,7 @@ def cancel_job(job: BatchJob) -> bool:
     """See ``BatchJob.cancel()``."""
     using = home_of(job)
     if job.is_nested_batch:
-        child = batches_of(using).filter(parent_job=job.pk).first()
-        return child is not None and cancel(child, reason="", by=None, stop_running=False)
+        return _cancel_nested(job, using, stop_running=False)
     job.refresh_from_db(using=using)
     end = partial(transitions.end, job, JobStatus.CANCELLED, only_from=NOT_STARTED)
     done = bool(carry_out(end, using))

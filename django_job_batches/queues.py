@@ -125,33 +125,25 @@ def _whole_second(at: datetime) -> datetime:
 
 
 def _data(work: Work) -> Any:
-    return Queue.prepare_data(
-        FUNCTION,
-        args=work.args,
-        timeout=_outer_timeout(work),
-        result_ttl=settings.RESULT_TTL,
-        failure_ttl=settings.FAILURE_TTL,
-        description=work.description,
-        job_id=work.id,
-        at_front=work.at_front,
-        retry=Retry(max=REDELIVERIES, enqueue_at_front=True),
-        on_stopped=Callback(ON_STOPPED),
-    )
+    return Queue.prepare_data(FUNCTION, at_front=work.at_front, **_arguments(work))
 
 
 def _job(target: Queue, work: Work, status: RQStatus) -> RQJob:
-    return target.create_job(
-        FUNCTION,
-        args=work.args,
-        timeout=_outer_timeout(work),
-        result_ttl=settings.RESULT_TTL,
-        failure_ttl=settings.FAILURE_TTL,
-        description=work.description,
-        job_id=work.id,
-        retry=Retry(max=REDELIVERIES, enqueue_at_front=True),
-        on_stopped=Callback(ON_STOPPED),
-        status=status,
-    )
+    return target.create_job(FUNCTION, status=status, **_arguments(work))
+
+
+def _arguments(work: Work) -> dict[str, Any]:
+    """What an RQ job of ours is made of, whichever way it is made."""
+    return {
+        "args": work.args,
+        "timeout": _outer_timeout(work),
+        "result_ttl": settings.RESULT_TTL,
+        "failure_ttl": settings.FAILURE_TTL,
+        "description": work.description,
+        "job_id": work.id,
+        "retry": Retry(max=REDELIVERIES, enqueue_at_front=True),
+        "on_stopped": Callback(ON_STOPPED),
+    }
 
 
 def _outer_timeout(work: Work) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ UNSUCCESSFUL = (JobStatus.FAILED, JobStatus.CANCELLED)
 UNENDED = tuple(status for status in JobStatus if status not in ENDED)
 
 
-class Operation:
+class Operation(ABC):
     """One thing that can be done to batches. ``permission`` is the first half of the permission's code name."""
 
     name: ClassVar[str]
@@ -26,21 +27,21 @@ class Operation:
     title: ClassVar[StrOrPromise]
     asks_for_a_reason: ClassVar[bool] = False
 
+    @abstractmethod
     def refusal(self, batch: Batch) -> str:
         """Why this batch would be left alone; "" if it would not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forecast(self, batches: list[Batch]) -> list[str]:
         """What will happen to these batches, in sentences with numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def perform(self, batch: Batch, *, by: Any, reason: str) -> int:
         """Do it; 0 when there was nothing to do (any more). Raises ``BatchError`` when it cannot be done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def report(self, batches: int, number: int) -> str:
         """What was done to so many batches; ``number`` is the sum of what ``perform()`` returned."""
-        raise NotImplementedError
 
 
 class Cancel(Operation):
