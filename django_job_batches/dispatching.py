@@ -111,12 +111,13 @@ class _Dispatch:
         batch = at_home(batch_row(description), self.using)
         confirm = batches_of(self.using).filter(pk=batch.pk).exists
         atomically(partial(_insert_batch, self.using, batch), self.using, confirm=confirm)
-        self._created(batch)
+        self._created([(batch, description)])
         return batch
 
-    def _created(self, batch: Batch) -> None:
-        self.batches.append(batch.pk)
-        self.unsealed[batch.pk] = batch
+    def _created(self, batches: list[tuple[Batch, BatchDescription]]) -> None:
+        """Note batches whose rows are there now, as soon as they are: none may stay unsealed, whatever comes."""
+        self.batches += [batch.pk for batch, _ in batches]
+        self.unsealed |= {batch.pk: batch for batch, _ in batches}
 
     def _fill(self, batch: Batch, description: BatchDescription) -> None:
         """Write all that belongs to a batch whose row is there, and seal it."""
@@ -161,6 +162,7 @@ class _Dispatch:
             nested: list[tuple[Batch, Any]] = []
             confirm = jobs_of(self.using).filter(batch=batch.pk).exclude(role=Role.ITEM).exists
             atomically(partial(self._insert_callbacks, batch, callbacks, nested), self.using, confirm=confirm)
+            self._created(nested)
             self._fill_nested(nested)
 
     def _insert_callbacks(
@@ -182,6 +184,7 @@ class _Dispatch:
         for units in _chunks(items, settings.CHUNK_SIZE):
             chunk = _Chunk(self, batch, units, added=added)
             atomically(chunk.write, self.using, confirm=chunk.is_written)
+            self._created(chunk.nested)
             self.rows += chunk.size
             number += chunk.size
             self._enqueue([row for row in chunk.rows if row.enqueued_at])
@@ -218,8 +221,6 @@ class _Dispatch:
         return nested
 
     def _fill_nested(self, nested: list[tuple[Batch, BatchDescription]]) -> None:
-        for batch, _ in nested:
-            self._created(batch)
         for batch, description in nested:
             self._fill(batch, description)
 

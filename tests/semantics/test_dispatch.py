@@ -201,6 +201,25 @@ def test_a_generator_that_raises_half_way(run_forking: Runner, record: Record, s
     assert sorted(record.lines()) == ["succeed 3", "succeed 6", "succeed 7"]
 
 
+def test_it_is_cancelled_half_way(run_queued: Runner, record: Record, settings: Any) -> None:
+    """The rest is not read; what is nested in the chunk that comes too late ends with its parent."""
+    settings.JOB_BATCHES = {"CHUNK_SIZE": 3}
+
+    def items() -> Iterator[Any]:
+        yield note(1)
+        yield note(2)
+        yield batch_of([note(3)], on_finish=note(4))
+        yield batch_of([note(5)], on_finish=batch_of([note(6)]))
+        Batch.objects.get(name="whole").cancel()
+        yield chain(batch_of([note(7)]), note(8), batch_of([note(9)]))
+        raise AssertionError("It is read on.")
+
+    batch = batch_of(items(), name="whole", on_finish=batch_of([note(10)])).dispatch()
+    batch = run_queued.on(batch)
+    assert (batch.status, batch.error) == ("cancelled", "Cancelled during its dispatch, after 9 items.")
+    assert sorted(record.lines()) == ["succeed 10", "succeed 4"]
+
+
 def test_inside_atomic_everything_rolls_back(run_queued: Runner, redis: Redis) -> None:
     """...also what a nested generator raises, and the caller may go on."""
 
