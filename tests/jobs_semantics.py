@@ -1,4 +1,4 @@
-"""Bodies for tests/test_semantics.py and tests/semantics."""
+"""Bodies for tests/semantics."""
 
 from __future__ import annotations
 
@@ -59,11 +59,6 @@ def sleeps_in_transaction() -> None:
     with transaction.atomic():
         Effect.objects.create(name="half done")
         overslept()
-
-
-def effect_then_fail() -> None:
-    Effect.objects.create(name="rolled back")
-    raise ValueError("after the effect")
 
 
 def cancels_its_batch() -> None:

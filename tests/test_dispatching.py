@@ -1,4 +1,4 @@
-"""Dispatch, add, cancel and read: what DESIGN's table of the public interface promises, without any worker."""
+"""Dispatch, add, cancel and read: what the table of the public interface promises, without any worker."""
 
 from __future__ import annotations
 

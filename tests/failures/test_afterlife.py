@@ -1,4 +1,4 @@
-"""Life after the end (FAILURES.md, 33 and 34)."""
+"""Life after the end (kinds of failure 33 and 34)."""
 
 from __future__ import annotations
 

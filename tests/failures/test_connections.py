@@ -1,4 +1,4 @@
-"""Database connections (FAILURES.md, 36 and 38)."""
+"""Database connections (kinds of failure 36 and 38)."""
 
 from __future__ import annotations
 

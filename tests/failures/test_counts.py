@@ -1,4 +1,4 @@
-"""Wrong counts, early or double callbacks (FAILURES.md, 18 to 27)."""
+"""Wrong counts, early or double callbacks (kinds of failure 18 to 27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks and load (FAILURES.md, 1 to 6). What needs many connections at once is in tests/concurrency/."""
+"""Locks and load (kinds of failure 1 to 6). What needs many connections at once is in tests/concurrency/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Size (FAILURES.md, 28 and 29)."""
+"""Size (kinds of failure 28 and 29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stuck for ever (FAILURES.md, 8 to 17)."""
+"""Stuck for ever (kinds of failure 8 to 17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks (DESIGN.md, section 2), beyond the sentences in tests/test_semantics.py."""
+"""Callbacks: which events release them, in which order, and what their failures change."""
 
 from __future__ import annotations
 

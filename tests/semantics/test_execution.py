@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from redis import Redis
+from rq.command import send_stop_job_command
 
 from django_job_batches import batch_of, current_batch, current_job, execution, job_of, queues
 from django_job_batches.models import Batch, BatchJob
@@ -225,3 +227,41 @@ def test_nothing_is_left_open_after_a_job(run: Runner) -> None:
     assert not connection.in_atomic_block
     assert (Effect.objects.count(), enqueued()) == (0, [])
     assert Batch.objects.get().status == "succeeded"
+
+
+# What ends otherwise
+
+
+def test_a_result_that_json_cannot_hold_fails_the_job(run: Runner) -> None:
+    batch = run(batch_of([keep(jobs_semantics.unserializable)]))
+    assert batch.errors()[0].error_class == "TypeError"
+
+
+@pytest.mark.parametrize("body", [jobs_semantics.overslept, jobs_semantics.sleeps_in_transaction])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_time_out_is_a_failed_attempt(run: Runner, record: Record, body: Any, atomic: bool) -> None:
+    """Inside the user's transaction too, which does not take the record of the failure down with it."""
+    batch = run(batch_of([job_of(body).options(timeout=1, atomic=atomic)], on_failure=job_of(jobs.succeed, 1)))
+    assert batch.status == "failed"
+    assert "JobTimeout" in batch.errors()[0].error_class
+    assert (Effect.objects.count(), record.lines()) == (0, ["overslept", "succeed 1"])
+
+
+def test_a_late_outcome_is_refused(live_db: None, record: Record, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an older attempt (fencing by `attempts`): nothing is counted, nothing is written."""
+    batch = batch_of([jobs_semantics.settled_by_somebody], queue_name="sync").dispatch()
+    batch.refresh_from_db()
+    assert (batch.pending_jobs, batch.status) == (1, "running")
+    assert "too late" in caplog.text
+
+
+def test_stopped_by_somebody_else(workers: Any, record: Record, redis: Redis, wait_until: Any) -> None:
+    """By the stop button of django-rq: failed, "stopped"."""
+    batch = batch_of([job_of(jobs.sleep, 60)], on_failure=jobs.succeed).dispatch()
+    workers()
+    wait_until(lambda: record.count("sleep begins"))
+    send_stop_job_command(redis, batch.jobs.get(role="item").rq_job_id)
+    batch.wait(timeout=20)
+    batch.refresh_from_db()
+    assert (batch.status, batch.errors()[0].error_message) == ("failed", "stopped")
+    assert record.count("sleep ends") == 0

@@ -1,4 +1,4 @@
-"""The interface as DESIGN.md, section 2, gives it: names, signatures, exceptions, and what descriptions are."""
+"""The public interface: names, signatures, exceptions, and what descriptions are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcome (DESIGN.md, section 2), beyond the sentences in tests/test_semantics.py."""
+"""The outcome of a batch, and who decides it."""
 
 from __future__ import annotations
 
