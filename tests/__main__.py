@@ -1,7 +1,7 @@
 """Runs the tests on every database that answers, and says loudly what was not tested.
 
-`python -m tests [--database NAME]... [pytest's arguments]`. With REQUIRE_SERVICES=1 in the environment a
-database that does not answer is an error, and so is one that was asked for by its name.
+`python -m tests [--database NAME]... [--at-once N] [pytest's arguments]`. With REQUIRE_SERVICES=1 in the
+environment a database that does not answer is an error, and so is one that was asked for by its name.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from example_project.redis_server import INSTALL_HINT, find_redis_server
 from tests.services import DATABASES, HOW_TO_GET, why_unreachable
 
 RULE = "=" * 100
+COVERAGE = [sys.executable, "-m", "coverage"]
 NO_TESTS = 5  # pytest's exit code, when nothing was selected for this database
 
 
@@ -31,7 +34,8 @@ def main() -> int:
     if missing and (options.database or os.environ.get("REQUIRE_SERVICES") == "1"):
         print(f"Nothing was run.\n{_describe(missing)}", file=sys.stderr)
         return 2
-    results = _run_all([name for name in wanted if name not in missing], pytest_arguments)
+    reachable = [name for name in wanted if name not in missing]
+    results = _run_all(reachable, pytest_arguments, options.at_once)
     _summarize(results, missing)
     codes = [code for code, _ in results.values()]
     return int(any(code not in (0, NO_TESTS) for code in codes) or set(codes) == {NO_TESTS})
@@ -40,30 +44,38 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests", description=__doc__, add_help=False)
     parser.add_argument("--database", action="append", choices=DATABASES, help="only this one (repeatable)")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="databases that are tested at once")
     return parser
 
 
-def _run_all(databases: Sequence[str], arguments: Sequence[str]) -> dict[str, tuple[int, float]]:
+def _run_all(databases: Sequence[str], arguments: Sequence[str], at_once: int) -> dict[str, tuple[int, float]]:
     """Exit code and seconds per database; all of them together are measured for coverage."""
     _coverage("erase")
-    results = {}
-    for database in databases:
-        print(f"\n{RULE}\nTesting on {database}\n{RULE}", flush=True)
-        started_at = time.monotonic()
-        code = _pytest(database, arguments)
-        results[database] = (code, time.monotonic() - started_at)
+    with ThreadPoolExecutor(max(1, at_once)) as pool:
+        results = dict(zip(databases, pool.map(partial(_pytest, arguments=arguments), databases), strict=True))
     _coverage("combine", "--quiet")
     _coverage("report")
     return results
 
 
-def _pytest(database: str, arguments: Sequence[str]) -> int:
-    env = {**os.environ, "TEST_DATABASE": database}
-    return _coverage("run", "-m", "pytest", *arguments, env=env)
+def _pytest(database: str, arguments: Sequence[str]) -> tuple[int, float]:
+    """Run pytest on a database, each line of its output with the database's name before it."""
+    started_at = time.monotonic()
+    with subprocess.Popen(
+        [*COVERAGE, "run", "-m", "pytest", *arguments],
+        env={**os.environ, "TEST_DATABASE": database},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            print(f"{database:10} | {line}", end="", flush=True)
+    return process.returncode, time.monotonic() - started_at
 
 
-def _coverage(*arguments: str, env: dict[str, str] | None = None) -> int:
-    return subprocess.run([sys.executable, "-m", "coverage", *arguments], env=env, check=False).returncode
+def _coverage(*arguments: str) -> None:
+    subprocess.run([*COVERAGE, *arguments], check=False)
 
 
 def _summarize(results: dict[str, tuple[int, float]], missing: dict[str, str]) -> None:
