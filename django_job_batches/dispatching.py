@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -14,7 +15,7 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from django_job_batches import outbox, transitions
+from django_job_batches import memory, outbox, transitions
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, at_home, atomically, home_of, repeated, storable
 from django_job_batches.exceptions import BatchError, BatchFinished, DuplicateBatch
@@ -31,6 +32,11 @@ LANES_PER_CHUNK = 8
 
 Unit = tuple["JobDescription | BatchDescription", ...]
 """An item, or the links of a chain: what stays together in one chunk and one lane."""
+
+Nested = tuple[Batch, BatchDescription]
+"""The row of a batch that stands for an item or callback of another, and what is to be written into it."""
+
+CALLBACKS = (Role.ON_SUCCESS, Role.ON_FAILURE, Role.ON_FINISH)
 
 
 def dispatch(description: BatchDescription, using: str | None = None) -> Batch:
@@ -77,9 +83,13 @@ class _Dispatch:
         self.root: Batch | None = None
 
     def run(self, description: BatchDescription) -> Batch:
-        batch = self.root = self._create(description)
+        batch, nested = self._create(description)
+        self.root = batch
         try:
-            self._fill(batch, description)
+            with self._watched():
+                self._fill_nested(nested)
+                self._write_items(batch, description.items)
+                self._seal(batch)
         except _CancelledError as error:
             self._end_early(batch, str(error))
         except BaseException as error:
@@ -93,7 +103,8 @@ class _Dispatch:
         current = transitions.reread(batch, self.using)
         self.batches.append(batch.pk)
         try:
-            number = self._write_items(current, items, added=True)
+            with self._watched():
+                number = self._write_items(current, items, added=True)
         except _TooLateError:
             message = f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
             raise BatchFinished(message) from None
@@ -105,25 +116,36 @@ class _Dispatch:
         batch.refresh_from_db(using=self.using)
         return number
 
+    def _watched(self) -> AbstractContextManager[None]:
+        """Say in the block that somebody writes on, however long the items keep us waiting; see reconciling.py."""
+        return memory.kept_alive(self.unsealed) if self.streaming else nullcontext()
+
     # One batch
 
-    def _create(self, description: BatchDescription) -> Batch:
+    def _create(self, description: BatchDescription) -> tuple[Batch, list[Nested]]:
+        """Write the row of the whole batch, and its callbacks with it: once it is there, they will run."""
         batch = at_home(batch_row(description), self.using)
-        confirm = batches_of(self.using).filter(pk=batch.pk).exists
-        atomically(partial(_insert_batch, self.using, batch), self.using, confirm=confirm)
-        self._created([(batch, description)])
-        return batch
+        nested: list[Nested] = []
 
-    def _created(self, batches: list[tuple[Batch, BatchDescription]]) -> None:
+        def insert() -> None:
+            _insert_batch(self.using, batch)
+            nested[:] = self._insert_callbacks(batch, description)
+
+        atomically(insert, self.using, confirm=batches_of(self.using).filter(pk=batch.pk).exists)
+        self._created([(batch, description), *nested])
+        return batch, nested
+
+    def _created(self, batches: list[Nested]) -> None:
         """Note batches whose rows are there now, as soon as they are: none may stay unsealed, whatever comes."""
         self.batches += [batch.pk for batch, _ in batches]
         self.unsealed |= {batch.pk: batch for batch, _ in batches}
 
-    def _fill(self, batch: Batch, description: BatchDescription) -> None:
-        """Write all that belongs to a batch whose row is there, and seal it."""
-        self._write_callbacks(batch, description)
-        self._write_items(batch, description.items)
-        self._seal(batch)
+    def _fill_nested(self, nested: list[Nested]) -> None:
+        """Write all that belongs to these batches, whose rows are there, and seal them."""
+        for batch, description in nested:
+            self._fill_nested(self._write_callbacks(batch, description))
+            self._write_items(batch, description.items)
+            self._seal(batch)
 
     def _seal(self, batch: Batch) -> None:
         outbox.carry_out(partial(transitions.seal, batch), self.using)
@@ -152,29 +174,29 @@ class _Dispatch:
 
     # Callbacks
 
-    def _write_callbacks(self, batch: Batch, description: BatchDescription) -> None:
-        callbacks = [
-            (role, callback)
-            for role in (Role.ON_SUCCESS, Role.ON_FAILURE, Role.ON_FINISH)
-            for callback in getattr(description, role.value)
-        ]
-        if callbacks:
-            nested: list[tuple[Batch, Any]] = []
-            confirm = jobs_of(self.using).filter(batch=batch.pk).exclude(role=Role.ITEM).exists
-            atomically(partial(self._insert_callbacks, batch, callbacks, nested), self.using, confirm=confirm)
-            self._created(nested)
-            self._fill_nested(nested)
+    def _write_callbacks(self, batch: Batch, description: BatchDescription) -> list[Nested]:
+        nested: list[Nested] = []
 
-    def _insert_callbacks(
-        self, batch: Batch, callbacks: list[tuple[Role, Any]], nested: list[tuple[Batch, Any]]
-    ) -> None:
+        def insert() -> None:
+            nested[:] = self._insert_callbacks(batch, description)
+
+        if any(getattr(description, role) for role in CALLBACKS):
+            confirm = jobs_of(self.using).filter(batch=batch.pk).exclude(role=Role.ITEM).exists
+            atomically(insert, self.using, confirm=confirm)
+            self._created(nested)
+        return nested
+
+    def _insert_callbacks(self, batch: Batch, description: BatchDescription) -> list[Nested]:
+        callbacks = [(role, callback) for role in CALLBACKS for callback in getattr(description, role)]
+        if not callbacks:
+            return []
         batches_of(self.using).filter(pk=batch.pk).update(callbacks=len(callbacks))
         rows = [
             job_row(callback, batch, role=role, position=position, status=JobStatus.HELD)
             for position, (role, callback) in enumerate(callbacks)
         ]
         self._insert(rows)
-        nested[:] = self._insert_nested(rows, [callback for _, callback in callbacks])
+        return self._insert_nested(rows, [callback for _, callback in callbacks])
 
     # Items
 
@@ -209,7 +231,7 @@ class _Dispatch:
             for row, pk in zip(rows, keys.order_by("position").values_list("pk", flat=True), strict=False):
                 row.pk = pk
 
-    def _insert_nested(self, rows: list[BatchJob], descriptions: list[Any]) -> list[tuple[Batch, Any]]:
+    def _insert_nested(self, rows: list[BatchJob], descriptions: list[Any]) -> list[Nested]:
         """The batches that some of these rows stand for, in the same transaction as their rows."""
         nested = [
             (batch_row(description, row), description)
@@ -219,10 +241,6 @@ class _Dispatch:
         for batch, _ in nested:
             _insert_batch(self.using, batch)
         return nested
-
-    def _fill_nested(self, nested: list[tuple[Batch, BatchDescription]]) -> None:
-        for batch, description in nested:
-            self._fill(batch, description)
 
     # Redis
 
@@ -258,7 +276,7 @@ class _Chunk:
         self.size = sum(len(unit) for unit in units)
         self.status = batch.status
         self.rows: list[BatchJob] = []
-        self.nested: list[tuple[Batch, Any]] = []
+        self.nested: list[Nested] = []
 
     def write(self) -> None:
         effects = Effects(self.dispatch.using)

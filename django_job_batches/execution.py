@@ -13,15 +13,15 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.models import Q
 from django.utils import timezone
 
-from django_job_batches import outcomes, queues, transitions
+from django_job_batches import memory, outcomes, queues, reconciling, settling, transitions
 from django_job_batches.bodies import Body
 from django_job_batches.conf import settings
 from django_job_batches.database import at_home, home_of, repeated
 from django_job_batches.exceptions import BatchError, WorkerLost
 from django_job_batches.models import DUE, Batch, BatchJob, JobStatus, Role
 from django_job_batches.outbox import cancel_jobs, carry_out, catch_up, flush
-from django_job_batches.signals import batch_progressed, batch_started, job_failed
-from django_job_batches.transitions import Effects, Outcome, jobs_of
+from django_job_batches.signals import batch_started
+from django_job_batches.transitions import Effects, jobs_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ def run_job(using: str, pk: int, attempt: int) -> None:
     else:
         error = _refused(using, pk, attempt)
     queues.no_more_redeliveries()
-    _look_around(using)
+    if queues.is_in_worker():
+        reconciling.look_around(using)
     if error is not None:
         raise outcomes.presentable(error)
 
@@ -62,12 +63,6 @@ def _note_start(job: BatchJob) -> None:
         start = partial(transitions.start, job.batch, job.started_at or timezone.now())
         for batch in repeated(start, home_of(job), patience=settings.SETTLE_FOR, what="start") or ():
             batch_started.send_robust(Batch, batch=batch)
-
-
-def _look_around(using: str) -> None:
-    """Once in a while, enqueue what was left behind: a push that failed, a process that died before its push."""
-    if queues.is_time_for(f"outbox:{using}", settings.RECONCILE_EVERY):
-        flush(using, limit=settings.CHUNK_SIZE)
 
 
 # The attempt
@@ -102,60 +97,23 @@ def _run_atomic(body: Body, attempt: int) -> BaseException | None:
             raise _RefusedError(f"Attempt {attempt} of job {job.pk} was settled by somebody else; it was rolled back.")
 
     try:
-        carry_out(work, using, own=False, confirm=partial(_is_settled, job, attempt))
+        carry_out(work, using, own=False, confirm=partial(settling.is_settled, job, attempt))
     except BaseException as error:
         body.clean_up_after(error)
         return error
     body.clean_up_after(None)
-    _progressed(job)
+    settling.progressed(job)
     return None
 
 
-def _is_settled(job: BatchJob, attempt: int) -> bool:
-    """Whether this attempt is in the books, as after a COMMIT whose answer was lost."""
-    rows = jobs_of(home_of(job)).filter(pk=job.pk, attempts=attempt)
-    return rows.exclude(status=JobStatus.RUNNING).exists()
-
-
 def _settle(job: BatchJob, attempt: int, report: dict[str, Any]) -> None:
-    """Write down how the attempt ended. While the database is away it is tried for ``SETTLE_FOR`` seconds; then the
-    report is kept in Redis, for RQ to bring the attempt back."""
-    outcome = _outcome(job, report)
+    """Settle; what cannot be written for too long is kept in Redis, for RQ to bring the attempt back."""
+    rq_job_id = job.rq_job_id
     try:
-        settled = carry_out(
-            partial(transitions.settle, job, attempt, outcome),
-            home_of(job),
-            patience=settings.SETTLE_FOR,
-            confirm=partial(_is_settled, job, attempt),
-        )
+        settling.settle(job, attempt, report)
     except (DatabaseError, InterfaceError):
-        queues.stash_outcome(report)
+        memory.stash_outcome(job.queue_name, rq_job_id, report)
         raise
-    if settled is False:
-        logger.warning("Attempt %d of job %s ended too late: it had been settled already.", attempt, job.pk)
-    else:
-        _settled(job, outcome)
-
-
-def _outcome(job: BatchJob, report: dict[str, Any]) -> Outcome:
-    if "lost" in report:
-        return outcomes.lost(job)
-    if "details" in report:
-        return outcomes.failed(job, report["details"], final=report["final"])
-    return outcomes.succeeded(report["result"], report["has_result"])
-
-
-def _settled(job: BatchJob, outcome: Outcome) -> None:
-    if outcome.status == JobStatus.FAILED and job_failed.has_listeners(BatchJob):
-        job.refresh_from_db(using=home_of(job))
-        job_failed.send_robust(BatchJob, job=job)
-    if outcome.status not in DUE:
-        _progressed(job)
-
-
-def _progressed(job: BatchJob) -> None:
-    if batch_progressed.has_listeners(Batch) and job.role == Role.ITEM:
-        batch_progressed.send_robust(Batch, batch=job.batch)
 
 
 # The claim was refused
@@ -183,29 +141,49 @@ def _redelivered(job: BatchJob, attempt: int) -> BaseException | None:
     if queues.runs_elsewhere():
         logger.info("Attempt %d of job %s is running elsewhere; this is a double delivery.", attempt, job.pk)
         return None
-    report = queues.stashed_outcome() or {"lost": True}
+    rq_job_id = job.rq_job_id
+    report = memory.stashed_outcome(job.queue_name, rq_job_id) or settling.LOST
     _settle(job, attempt, report)
-    queues.discard_outcome()
+    memory.discard_outcome(job.queue_name, rq_job_id)
     return WorkerLost(f"Attempt {attempt} of job {job.pk} was lost.") if "lost" in report else None
 
 
-# A stop command
+# In the worker's own process, outside its horses
 
 
 def stopped(rq_job: Any, connection: Any, *args: Any) -> None:
-    """RQ's ``on_stopped``, which runs in the worker's parent process: settle, and leave no connection open there."""
+    """RQ's ``on_stopped``: a stop command has killed the horse. Settle, and leave no connection open here."""
     try:
         using, pk, attempt = rq_job.args
         job = _load(using, pk)
         if job is not None:
-            carry_out(partial(transitions.settle, job, attempt, outcomes.stopped(job)), using)
+            settling.settle(job, attempt, settling.STOPPED)
     except Exception:
         logger.exception("The stop of %s could not be written down; the reconciler will do it.", rq_job.id)
     finally:
-        _close_connections()
+        close_connections()
 
 
-def _close_connections() -> None:
+def killed(rq_job: Any, worker_name: str) -> None:
+    """A horse of this worker has died: settle what it ran now, so that RQ need not bring the attempt back for that."""
+    if rq_job.func_name != queues.FUNCTION:
+        return
+    using, pk, attempt = rq_job.args
+    job = _load(using, pk)
+    if job is not None and job.attempts >= attempt and job.worker_name == worker_name:
+        _refused(using, pk, attempt)
+        rq_job.retries_left = 0
+
+
+def warm_up(using: str) -> None:
+    """Do once, without any effect, what each job does in the database: what that loads, horses inherit."""
+    _load(using, 0)
+    nobody = at_home(BatchJob(pk=0, batch=Batch()), using)
+    transitions.claim(nobody, 1, "")
+    carry_out(partial(transitions.settle, nobody, 1, outcomes.succeeded(None, False)), using)
+
+
+def close_connections() -> None:
     """Also those in a pool, which every later horse would inherit."""
     for connection in connections.all(initialized_only=True):
         connection.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from redis.exceptions import LockError
 from redis.lock import Lock
@@ -12,6 +12,7 @@ from redis.lock import Lock
 from django_job_batches import queues
 from django_job_batches.conf import settings
 from django_job_batches.exceptions import LockNotAcquired
+from django_job_batches.pulse import pulse
 
 
 @contextmanager
@@ -25,23 +26,18 @@ def dispatch_lock(name: str, timeout: float = 10, wait: float = 0) -> Iterator[N
     lock = Lock(connection, f"job_batches:lock:{name}", timeout=timeout, thread_local=False)
     if not lock.acquire(blocking=wait > 0, blocking_timeout=wait or None):
         raise LockNotAcquired(f"Somebody else holds the lock {name!r}; try again later, or wait for it with wait=….")
-    stop = threading.Event()
-    renewer = threading.Thread(target=_renew, args=(lock, timeout, stop), daemon=True)
-    renewer.start()
     try:
-        yield
+        with pulse(partial(_renew, lock), timeout / 3):
+            yield
     finally:
-        stop.set()
-        renewer.join()
         with suppress(LockError):  # it expired, as after an outage of Redis; somebody else may hold it now
             lock.release()
 
 
-def _renew(lock: Lock, timeout: float, stop: threading.Event) -> None:
-    while not stop.wait(timeout / 3):
-        try:
-            lock.reacquire()
-        except LockError:
-            return
-        except queues.QueueError:
-            continue
+def _renew(lock: Lock) -> bool:
+    try:
+        return bool(lock.reacquire())
+    except LockError:
+        return False
+    except queues.QueueError:
+        return True  # Redis may be back before the lock expires

@@ -54,6 +54,7 @@ class Role(models.TextChoices):
 
 DUE = (JobStatus.QUEUED, JobStatus.SCHEDULED)
 NOT_STARTED = (JobStatus.BLOCKED, *DUE)
+UNSUCCESSFUL = (JobStatus.FAILED, JobStatus.CANCELLED)
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from django_job_batches import queues, transitions
@@ -50,10 +50,10 @@ def _follow_up(effects: Effects) -> None:
     for batch_id in effects.decided:
         sweep(effects.using, batch_id)
     for batch_id in effects.finished:
-        _close_books(effects.using, batch_id)
+        close_books(effects.using, batch_id)
 
 
-def _close_books(using: str, batch_id: uuid.UUID) -> None:
+def close_books(using: str, batch_id: uuid.UUID) -> None:
     """Write the totals of a finished batch to its row, so that nobody has to sum its lanes again."""
     batch = batches_of(using).filter(pk=batch_id, finished_at__isnull=False).first()
     if batch is None:
@@ -66,6 +66,12 @@ def _close_books(using: str, batch_id: uuid.UUID) -> None:
 # Enqueue what is due
 
 
+def due(using: str) -> QuerySet[BatchJob]:
+    """What is in the outbox, and not held back by a nested batch that waits for its turn."""
+    rows = jobs_of(using).filter(status__in=DUE, enqueued_at=None)
+    return rows.exclude(batch__status=BatchStatus.WAITING)
+
+
 def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int:
     """Enqueue what is due among ``rows`` (default: everything), oldest first; returns how many were enqueued.
 
@@ -73,10 +79,9 @@ def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int
     ends, looks at it again.
     """
     sent, last, chunk = 0, 0, settings.CHUNK_SIZE
-    due = jobs_of(using).filter(rows or Q(), ~Q(batch__status=BatchStatus.WAITING))
-    due = due.filter(status__in=DUE, enqueued_at=None).order_by("pk")
+    wanted = due(using).filter(rows or Q()).order_by("pk")
     while limit is None or sent < limit:
-        rows_left = due.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk]
+        rows_left = wanted.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk]
         found: list[BatchJob] = repeated(partial(list, rows_left), using, what="flush") or []
         if not found:
             break
@@ -144,11 +149,11 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
             logger.warning(
                 "Redis is away (%s): %d jobs stay in the database, and are enqueued later.", error, len(group)
             )
-            _give_back(using, group)
+            take_back(using, group)
             return False
         except LookupError:
             logger.exception("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
-            _give_back(using, group)
+            take_back(using, group)
     return True
 
 
@@ -177,10 +182,17 @@ def timeout_of(job: BatchJob) -> int:
     return int(job.options.get("timeout") or settings.TIMEOUT or queues.default_timeout(job.queue_name))
 
 
-def _give_back(using: str, jobs: list[BatchJob]) -> None:
-    for job in jobs[:1]:
-        mine = jobs_of(using).filter(pk__in=[job.pk for job in jobs], status__in=DUE, enqueued_at=job.enqueued_at)
-        repeated(partial(mine.update, enqueued_at=None), using)
+def take_back(using: str, jobs: list[BatchJob]) -> int:
+    """Put leased rows back into the outbox, unless something has happened to them since they were read."""
+    return len(atomically(partial(_take_back, using, jobs), using) or ())
+
+
+def _take_back(using: str, jobs: list[BatchJob]) -> list[int]:
+    as_read = {job.pk: (job.attempts, job.run, job.enqueued_at) for job in jobs}
+    rows = [row for row in transitions.locked(using, as_read) if row.status in DUE]
+    ours = [row.pk for row in rows if (row.attempts, row.run, row.enqueued_at) == as_read[row.pk]]
+    jobs_of(using).filter(pk__in=ours).update(enqueued_at=None)
+    return ours
 
 
 def open_nested(using: str, row: BatchJob) -> None:
@@ -210,7 +222,7 @@ def catch_up(using: str, batch_id: uuid.UUID) -> None:
         flush(using, Q(batch=batch.pk))
         sweep(using, batch.pk)
         if batch.is_finished and batch.final_counts is None:
-            _close_books(using, batch.pk)
+            close_books(using, batch.pk)
         batch = batches_of(using).filter(jobs=batch.parent_job_id).first() if batch.parent_job_id else None
 
 
@@ -235,16 +247,26 @@ def sweep(using: str, batch_id: uuid.UUID) -> None:
     batch = repeated(batches_of(using).filter(pk=batch_id, finished_at=None).first, using, what="sweep")
     if batch is None or not batch.is_decided:
         return
-    rows = jobs_of(using).filter(batch=batch_id, role=Role.ITEM, status__in=NOT_STARTED)
-    rows, last = rows.exclude(func="").order_by("pk"), 0
+    rows, last = _waiting_jobs(using, batch_id).order_by("pk"), 0
     while pks := list(rows.filter(pk__gt=last).values_list("pk", flat=True)[: settings.CHUNK_SIZE]):
         last = pks[-1]
         cancel_jobs(using, batch, pks)
-    nested = batches_of(using).filter(
-        transitions.UNDECIDED, parent_job__batch=batch_id, parent_job__role=Role.ITEM, finished_at=None
-    )
-    for child_id in list(nested.values_list("pk", flat=True)):
+    for child_id in list(_undecided_children(using, batch_id).values_list("pk", flat=True)):
         cancel_batch(using, child_id, f"The batch {batch_id} that it is part of was called off.")
+
+
+def is_swept(using: str, batch_id: uuid.UUID) -> bool:
+    """Whether nothing of a decided batch waits any more that a sweep would cancel."""
+    return not _waiting_jobs(using, batch_id).exists() and not _undecided_children(using, batch_id).exists()
+
+
+def _waiting_jobs(using: str, batch_id: uuid.UUID) -> QuerySet[BatchJob]:
+    return jobs_of(using).filter(batch=batch_id, role=Role.ITEM, status__in=NOT_STARTED).exclude(func="")
+
+
+def _undecided_children(using: str, batch_id: uuid.UUID) -> QuerySet[Batch]:
+    undecided = batches_of(using).filter(transitions.UNDECIDED, finished_at=None)
+    return undecided.filter(parent_job__batch=batch_id, parent_job__role=Role.ITEM)
 
 
 def cancel_jobs(using: str, batch: Batch, pks: list[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +27,7 @@ from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job as RQJob
 from rq.job import JobStatus as RQStatus
 from rq.timeouts import BaseTimeoutException, JobTimeoutException, TimerDeathPenalty, UnixSignalDeathPenalty
-from rq.utils import parse_timeout
+from rq.utils import as_text, parse_timeout, str_to_date
 
 from django_job_batches.conf import settings
 
@@ -71,6 +70,11 @@ def queue(name: str) -> Queue:
 def forget_queues() -> None:
     """Make the queues anew, as after a change of settings."""
     _queue.cache_clear()
+
+
+def ping() -> None:
+    """Raise ``QueueError`` if Redis is away."""
+    queue(settings.QUEUE).connection.ping()
 
 
 def default_timeout(name: str) -> int:
@@ -166,7 +170,9 @@ def remove(name: str, ids: list[str]) -> None:
         for job_id in ids:
             if scan:
                 pipeline.lrem(target.key, 1, job_id)
+            pipeline.lrem(target.intermediate_queue_key, 1, job_id)
             pipeline.zrem(scheduled.key, job_id)
+            pipeline.zrem(target.canceled_job_registry.key, job_id)
             pipeline.delete(RQJob.key_for(job_id))
         pipeline.execute()
 
@@ -182,6 +188,17 @@ def stop(name: str, job_id: str) -> bool:
 
 
 # The RQ job that is running now
+
+
+def current_connection() -> Redis:
+    """The connection that the current RQ job came by, or else that of the default queue."""
+    job = get_current_rq_job()
+    return job.connection if job is not None else queue(settings.QUEUE).connection
+
+
+def is_in_worker() -> bool:
+    """Whether a worker runs the current RQ job; a synchronous queue runs it in whatever process enqueues."""
+    return bool(current_worker_name())
 
 
 def current_worker_name() -> str:
@@ -237,57 +254,82 @@ def time_limit(seconds: int) -> Iterator[None]:
             signal.alarm(max(1, remaining - int(time.monotonic() - began)))
 
 
-# Outcomes that could not be written while the database was away
+# Where is it? What RQ knows of its jobs
+
+ALIVE = ("queued", "started", "scheduled")
+FIRST_LOOK = 20_000
+"""So many of the next jobs of a queue are read at once..."""
+SEARCHES = 50
+"""...and so many of those that are not among them are looked for, each through the whole list."""
 
 
-def _outcome_key(job_id: str) -> str:
-    return f"job_batches:outcome:{job_id}"
+@dataclass(frozen=True)
+class Whereabouts:
+    """``status``: RQ's, "" if it knows no such job. ``seen_at``: when a worker last said that it runs the job;
+    ``is_executing``: whether that still holds, by the time that the worker gave itself for saying it again."""
+
+    status: str = ""
+    seen_at: datetime | None = None
+    is_executing: bool = False
 
 
-def stash_outcome(outcome: dict[str, Any]) -> None:
-    """Keep how the current RQ job ended, until a redelivery can write it to the database."""
-    job = get_current_rq_job()
-    if job is not None:
-        lifetime = settings.FAILURE_TTL if settings.FAILURE_TTL > 0 else None
-        job.connection.set(_outcome_key(job.id), json.dumps(outcome), ex=lifetime)
+def whereabouts(name: str, ids: list[str]) -> dict[str, Whereabouts]:
+    """What RQ knows of these jobs of the queue ``name``; read, never cleaned up."""
+    target = queue(name)
+    with target.connection.pipeline(transaction=False) as pipeline:
+        for job_id in ids:
+            pipeline.hmget(RQJob.key_for(job_id), "status", "last_heartbeat")
+        pipeline.zrangebyscore(target.started_job_registry.key, time.time(), "+inf")
+        *found, executions = pipeline.execute()
+    executing = {as_text(entry).partition(":")[0] for entry in executions}
+    return {
+        job_id: Whereabouts((status or b"").decode(), _moment(seen_at), job_id in executing)
+        for job_id, (status, seen_at) in zip(ids, found, strict=True)
+    }
 
 
-def stashed_outcome() -> dict[str, Any] | None:
-    """What ``stash_outcome()`` kept for the current RQ job."""
-    job = get_current_rq_job()
-    value = job.connection.get(_outcome_key(job.id)) if job is not None else None
-    return json.loads(value) if value else None
-
-
-def discard_outcome() -> None:
-    job = get_current_rq_job()
-    if job is not None:
-        job.connection.delete(_outcome_key(job.id))
-
-
-# Once in a while, among all processes
-
-
-def is_time_for(what: str, seconds: float) -> bool:
-    """True for one caller every ``seconds``, whichever process it is in; False too while Redis is away."""
-    job = get_current_rq_job()
-    connection: Redis = job.connection if job is not None else queue(settings.QUEUE).connection
-    try:
-        return seconds <= 0 or bool(connection.set(f"job_batches:{what}", 1, nx=True, px=int(seconds * 1000)))
-    except RedisError:
-        return False
-
-
-ALIVE = {status.value.encode() for status in (RQStatus.QUEUED, RQStatus.STARTED, RQStatus.SCHEDULED)}
+def _moment(value: bytes | None) -> datetime | None:
+    if not value:
+        return None
+    moment = str_to_date(value)
+    return moment.replace(tzinfo=moment.tzinfo or timezone.utc)
 
 
 def alive(name: str, ids: list[str]) -> set[str]:
     """Those of these ids that RQ holds and will run, or is running."""
-    with queue(name).connection.pipeline(transaction=False) as pipeline:
+    return {job_id for job_id, where in whereabouts(name, ids).items() if where.status in ALIVE}
+
+
+def unlisted(name: str, ids: list[str]) -> set[str]:
+    """Those of these ids, queued by RQ's own word, that are in no list: a worker died between the pop and the start,
+    or somebody has emptied the queue by hand.
+
+    ``ids``: the oldest first. In a long queue, only so many of those that are not among the next jobs are looked for
+    at a time: what is lost is older than what waits.
+    """
+    target = queue(name)
+    connection = target.connection
+    if not ids:
+        return set()
+    next_jobs = {as_text(entry) for entry in connection.lrange(target.key, 0, FIRST_LOOK - 1)}
+    missing = [job_id for job_id in ids if job_id not in next_jobs]
+    if len(next_jobs) < FIRST_LOOK:
+        return set(missing)
+    return {job_id for job_id in missing[:SEARCHES] if connection.lpos(target.key, job_id) is None}
+
+
+def unscheduled(name: str, ids: list[str]) -> set[str]:
+    """Those of these ids, scheduled by RQ's own word, that its registry does not hold."""
+    target = queue(name)
+    with target.connection.pipeline(transaction=False) as pipeline:
         for job_id in ids:
-            pipeline.hget(RQJob.key_for(job_id), "status")
-        statuses = pipeline.execute()
-    return {job_id for job_id, status in zip(ids, statuses, strict=True) if status in ALIVE}
+            pipeline.zscore(target.scheduled_job_registry.key, job_id)
+        return {job_id for job_id, score in zip(ids, pipeline.execute(), strict=True) if score is None}
+
+
+def is_synchronous(name: str) -> bool:
+    """Whether the process that enqueues runs the jobs itself."""
+    return not queue(name)._is_async
 
 
 def is_retry(value: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,27 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q, QuerySet, Sum
 from django.utils import timezone
 
-from django_job_batches import history, outbox, transitions
+from django_job_batches import history, memory, outbox, transitions
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, at_home, atomically, home_of
 from django_job_batches.exceptions import BatchError, DuplicateBatch
-from django_job_batches.models import DUE, Batch, BatchCounter, BatchJob, BatchStatus, JobStatus, Role
+from django_job_batches.models import (
+    DUE,
+    NOT_STARTED,
+    UNSUCCESSFUL,
+    Batch,
+    BatchCounter,
+    BatchJob,
+    BatchStatus,
+    JobStatus,
+    Role,
+)
 from django_job_batches.rows import active_key
 from django_job_batches.transitions import Effects, batches_of, jobs_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
-UNSUCCESSFUL = (JobStatus.FAILED, JobStatus.CANCELLED)
 NEW_ATTEMPTS: dict[str, Any] = {
     "losses": 0,
     "enqueued_at": None,
@@ -48,7 +57,7 @@ def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser
         return 0
     if not _begin(current):
         return 0
-    number = _Rerun(using).fill(current, wanted)
+    number = _Rerun(using).run(current, wanted)
     after_commit(partial(outbox.flush, using, Q(batch=current.pk)), using)
     after_commit(partial(history.record, batch, by, f"Retried {number} jobs."), using)
     batch.refresh_from_db(using=using)
@@ -64,7 +73,7 @@ def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
     else:
         done = bool(outbox.carry_out(partial(_reopen_callback, job), using))
         if done and job.is_nested_batch:
-            _Rerun(using).fill_nested(job, everything=False)
+            _Rerun(using).run_callback(job)
             after_commit(partial(outbox.flush, using, Q(pk=job.pk)), using)
         if done:
             after_commit(partial(history.record, batch, by, f"Retried the callback {job}."), using)
@@ -140,9 +149,21 @@ class _Rerun:
 
     def __init__(self, using: str) -> None:
         self.using = using
+        self.unsealed: set[uuid.UUID] = set()
+
+    def run(self, batch: Batch, wanted: QuerySet[BatchJob]) -> int:
+        """``fill()`` for as long as it takes; see reconciling.py."""
+        with memory.kept_alive(self.unsealed):
+            return self.fill(batch, wanted)
+
+    def run_callback(self, row: BatchJob) -> None:
+        """The same for what failed of a nested batch that is a callback."""
+        with memory.kept_alive(self.unsealed):
+            self.fill_nested(row, everything=False)
 
     def fill(self, batch: Batch, wanted: QuerySet[BatchJob], *, everything: bool = False) -> int:
         """Queue ``wanted``, hold the callbacks again, seal; returns how many items run again."""
+        self.unsealed.add(batch.pk)
         failed = batch_failures(self.using, batch.pk)
         self._hold_callbacks(batch)
         number = retried_failures = 0
@@ -155,18 +176,23 @@ class _Rerun:
                     self.fill_nested(row, everything)
             ready = Q(pk__in=[row.pk for row in rows if not row.is_nested_batch])
             after_commit(partial(outbox.flush, self.using, ready), self.using)
+        for row in self._not_begun(batch, NOT_STARTED).filter(role=Role.ITEM):
+            self.fill_nested(row, everything)
         left = failed - retried_failures
         outbox.carry_out(partial(transitions.seal, batch, failures_left=left), self.using)
+        self.unsealed.discard(batch.pk)
         return number
 
     def _queue(self, batch: Batch, pks: list[int], effects: Effects) -> list[BatchJob]:
         """One chunk: rows, lanes, batch. Returns the rows as they were."""
         rows = [row for row in transitions.locked(self.using, pks) if row.run < batch.run and row.is_ended]
+        alike: dict[tuple[JobStatus, int], list[int]] = defaultdict(list)
         for row in rows:
-            retries = row.options.get("retries", 0)
             status = JobStatus.QUEUED if self._is_first(row) else JobStatus.BLOCKED
-            changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
-            jobs_of(self.using).filter(pk=row.pk).update(status=status, **changes)
+            alike[status, row.options.get("retries", 0)].append(row.pk)
+        for (status, retries), same in alike.items():
+            changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": F("attempts") + 1 + retries}
+            jobs_of(self.using).filter(pk__in=same).update(status=status, **changes)
         opened = 0
         for lane in sorted({row.lane for row in rows}):
             ended = Counter(JobStatus(row.status) for row in rows if row.lane == lane)
@@ -191,6 +217,13 @@ class _Rerun:
             jobs_of(self.using).filter(pk=row.pk, status=row.status).update(status=JobStatus.HELD, **changes)
             if row.is_nested_batch:
                 self.fill_nested(row, everything=True)
+        for row in self._not_begun(batch, [JobStatus.HELD]).filter(stop_requested_at=None):
+            self.fill_nested(row, everything=True)
+
+    def _not_begun(self, batch: Batch, statuses: Iterable[JobStatus]) -> QuerySet[BatchJob]:
+        """Rows of this run whose nested batch still is at the end of the run before: a retry was broken off there."""
+        rows = jobs_of(self.using).filter(batch=batch.pk, run=batch.run, func="", status__in=list(statuses))
+        return rows.filter(nested_batch__finished_at__isnull=False, nested_batch__open_callbacks=0)
 
     def fill_nested(self, row: BatchJob, everything: bool) -> None:
         """Run a nested batch again; ``everything`` of it where it is a callback, which fires anew."""
@@ -199,6 +232,31 @@ class _Rerun:
             return
         items = jobs_of(self.using).filter(batch=child.pk, role=Role.ITEM)
         self.fill(child, items if everything else items.filter(status__in=UNSUCCESSFUL), everything=everything)
+
+
+def end_broken_off(batch: Batch) -> None:
+    """Bring a retry to its end whose process has died. What it was to queue is known of nested callbacks only, which
+    go on; another batch is cancelled, so that it ends, and can be retried again."""
+    using = home_of(batch)
+    callback = _callback_around(batch, using)
+    if callback is not None:
+        everything = callback.status == JobStatus.HELD
+        items = jobs_of(using).filter(batch=batch.pk, role=Role.ITEM)
+        wanted = items if everything else items.filter(status__in=UNSUCCESSFUL)
+        _Rerun(using).fill(batch, wanted, everything=everything)
+        return
+    outbox.cancel_batch(using, batch.pk, "Its retry was broken off: the process that queued its jobs has died.")
+    _Rerun(using).fill(batch, jobs_of(using).none())
+
+
+def _callback_around(batch: Batch, using: str) -> BatchJob | None:
+    """The callback that this batch is, or is a part of."""
+    while batch.parent_job_id is not None:
+        row = jobs_of(using).select_related("batch").get(pk=batch.parent_job_id)
+        if row.role != Role.ITEM:
+            return row
+        batch = row.batch
+    return None
 
 
 def batch_failures(using: str, batch_id: uuid.UUID) -> int:

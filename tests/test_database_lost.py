@@ -146,7 +146,7 @@ def test_when_the_answer_to_the_commit_is_lost(live_db, record, monkeypatch, ato
     _check_one_job(record, atomic=atomic)
 
 
-@pytest.mark.parametrize("name", ["flush", "_lease_one", "push", "_close_books"])
+@pytest.mark.parametrize("name", ["flush", "_lease_one", "push", "close_books"])
 def test_after_the_commit(live_db, record, monkeypatch, name):
     """The next look at the batch finishes what was cut off, if it was not done at once."""
     monkeypatch.setattr(outbox, name, kill_after(getattr(outbox, name), fail=False))

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_job_batches import batch_of, chain, dispatching, execution, queues
+from django_job_batches import batch_of, chain, dispatching, execution, memory, queues
 from django_job_batches.models import BatchJob
 
 PER_JOB = 6
@@ -34,7 +34,7 @@ def queue(live_db: None, monkeypatch: pytest.MonkeyPatch) -> list[queues.Work]:
     """What was enqueued, instead of RQ."""
     waiting: list[queues.Work] = []
     monkeypatch.setattr(queues, "enqueue", lambda name, works: waiting.extend(works))
-    monkeypatch.setattr(queues, "is_time_for", lambda what, seconds: False)
+    monkeypatch.setattr(memory, "is_time_for", lambda what, seconds: False)
     return waiting
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_job_batches.models import ENDED, Batch, BatchJob, JobStatus, Role
+from django_job_batches.models import ENDED, UNSUCCESSFUL, Batch, BatchJob, JobStatus, Role
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-UNSUCCESSFUL = (JobStatus.FAILED, JobStatus.CANCELLED)
 UNENDED = tuple(status for status in JobStatus if status not in ENDED)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_job_batches import execution, outbox, queues
+from django_job_batches import execution, memory, outbox, queues
 from django_job_batches.database import is_conflict
 from tests.concurrency.bodies import BoomError
 
@@ -125,5 +125,5 @@ def take_over(monkeypatch: pytest.MonkeyPatch, crew: Crew) -> None:
     monkeypatch.setattr(queues, "alive", lambda name, ids: set())
     monkeypatch.setattr(queues, "remove", lambda name, ids: None)
     monkeypatch.setattr(queues, "runs_elsewhere", lambda: True)
-    monkeypatch.setattr(queues, "is_time_for", lambda what, seconds: random.random() < LOOKS)
+    monkeypatch.setattr(memory, "is_time_for", lambda what, seconds: random.random() < LOOKS)
     monkeypatch.setattr(outbox, "_follow_up", partial(crew.follow_up, original=outbox._follow_up))

@@ -192,7 +192,7 @@ def test_f12_crash_between_commit_and_push_is_mended_by_the_next_dispatch(live_d
 def test_f12_crash_between_commit_and_push_is_mended_by_the_next_job_that_ends(live_db, redis, record):
     other = batch_of([jobs.echo]).dispatch()
     crash()
-    redis.delete("job_batches:outbox:default")  # the time for a look has come
+    redis.delete("job_batches:reconciled:default")  # the time for a look has come
     work()
     assert ended(other).is_finished
     assert numbers(ended(Batch.objects.get(name="left behind"))) == (2, 0, 0)

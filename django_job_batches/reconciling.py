@@ -1,0 +1,323 @@
+"""Rows against Redis: what was interrupted between two steps is found, and brought to its end.
+
+Each check looks at what should not stay as it is, asks RQ about it, and mends it by the same guarded transitions that
+everything else uses. So it may run at any time, in many processes at once. Counters are never computed from rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_job_batches import memory, outbox, queues, retrying, settling, transitions
+from django_job_batches.conf import settings
+from django_job_batches.database import at_home, repeated, storable
+from django_job_batches.models import DUE, Batch, BatchJob, JobStatus
+from django_job_batches.transitions import batches_of, jobs_of
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 1.0
+"""Seconds that each check takes at most where jobs wait for their turn meanwhile."""
+SECOND_LOOK = 0.5
+"""Seconds before a job that is in no list is looked for once more: a worker may be about to start it."""
+RUNNING_AT_ONCE = 10_000
+"""Running jobs that are looked at, at most: as many as there are workers, and those that were lost."""
+
+NOT_ENQUEUED = "not enqueued"
+GONE = "gone"
+OVERDUE = "overdue"
+CANCELLED = "cancelled"
+LOST = "lost"
+BROKEN_OFF = "broken off"
+HALF_CANCELLED = "half cancelled"
+OPEN_BOOKS = "open books"
+SUSPECTED = "suspected"
+
+FINDINGS = {
+    NOT_ENQUEUED: _("jobs were due and had not been given to RQ: enqueued"),
+    GONE: _("jobs had gone from RQ before their start: enqueued again"),
+    OVERDUE: _("delayed jobs had been enqueued by no scheduler: enqueued"),
+    CANCELLED: _("jobs had been cancelled in RQ: cancelled"),
+    LOST: _("jobs had lost their worker, or were stopped: ended, or queued again where retries are left"),
+    BROKEN_OFF: _("batches were broken off in their dispatch or retry: cancelled"),
+    HALF_CANCELLED: _("failed or cancelled batches had jobs that still waited: these were cancelled"),
+    OPEN_BOOKS: _("finished batches had no totals yet: written"),
+    SUSPECTED: _("jobs or batches give no sign of life, but may live: look again in a while"),
+}
+"""What can be found, and what is done about it."""
+
+
+def reconcile(
+    using: str, *, batch_id: uuid.UUID | None = None, dry_run: bool = False, seconds: float | None = None
+) -> Counter[str]:
+    """Look through what has not ended on the database ``using``, and mend it; returns how much was found of what.
+
+    ``batch_id``: only this batch, and what is nested in it. ``dry_run``: find, and change nothing. ``seconds``: each
+    check stops after these; the next call goes on. Raises ``queues.QueueError`` when Redis is away, since nothing can
+    be compared then.
+    """
+    queues.ping()
+    look = _Look(using, batch_id, dry_run, seconds)
+    look.at_everything()
+    if set(look.found) - {NOT_ENQUEUED, SUSPECTED}:
+        logger.warning("%s on %r: %s", "To be mended" if dry_run else "Mended", using, dict(look.found))
+    return look.found
+
+
+def look_around(using: str) -> None:
+    """``reconcile()``, once in ``RECONCILE_EVERY`` seconds among all workers, shortly, and without raising anything."""
+    if not memory.is_time_for(f"reconciled:{using}", settings.RECONCILE_EVERY):
+        return
+    try:
+        reconcile(using, seconds=AT_ONCE)
+    except queues.QueueError as error:
+        logger.warning("What was left behind cannot be looked for: Redis is away (%s).", error)
+    except Exception:
+        logger.exception("The reconciler has failed on %r; it tries again.", using)
+
+
+class _OutOfTimeError(Exception):
+    pass
+
+
+class _Look:
+    """One look at everything."""
+
+    def __init__(self, using: str, batch_id: uuid.UUID | None, dry_run: bool, seconds: float | None) -> None:
+        self.using = using
+        self.dry_run = dry_run
+        self.found: Counter[str] = Counter()
+        self.before = timezone.now() - timedelta(seconds=settings.LOST_AFTER)
+        self._ids = _tree(using, batch_id) if batch_id else None
+        self._seconds = seconds
+        self._give_up_at: float | None = None
+
+    def at_everything(self) -> None:
+        checks = (self._broken_off, self._half_cancelled, self._lost, self._not_enqueued, self._open_books, self._gone)
+        for check in checks:
+            self._give_up_at = None if self._seconds is None else time.monotonic() + self._seconds
+            try:
+                check()
+            except _OutOfTimeError:
+                logger.debug("A look at %r was too short for everything; the next one goes on.", self.using)
+
+    def _batches(self) -> QuerySet[Batch]:
+        rows = batches_of(self.using).order_by("pk")
+        return rows if self._ids is None else rows.filter(pk__in=self._ids)
+
+    def _jobs(self, status: Iterable[JobStatus]) -> QuerySet[BatchJob]:
+        """Those with a function: a nested batch is looked at by itself."""
+        rows = jobs_of(self.using).filter(status__in=list(status)).exclude(func="")
+        rows = rows.select_related("batch").defer("args", "kwargs", "result", "traceback")
+        return rows if self._ids is None else rows.filter(batch__in=self._ids)
+
+    def _note(self, what: str, number: int = 1) -> bool:
+        """Count what was found; True if there is something to mend."""
+        if number:
+            self.found[what] += number
+        return bool(number) and not self.dry_run
+
+    def _check_time(self) -> None:
+        if self._give_up_at is not None and time.monotonic() > self._give_up_at:
+            raise _OutOfTimeError
+
+    def _is_silent(self, name: str, seconds: float) -> bool:
+        """Whether what cannot be asked directly has given no sign of life for so long, since we first looked."""
+        if memory.silent_for(name) >= seconds:
+            return True
+        self._note(SUSPECTED)
+        return False
+
+    # Batches
+
+    def _broken_off(self) -> None:
+        """Unsealed, and nobody writes on."""
+        for batch in self._batches().filter(finished_at=None, sealed=False, heartbeat_at__lt=self.before):
+            name = f"{batch.pk}/{batch.run}"
+            if memory.is_alive(batch.pk):
+                memory.heard_of([name])
+            elif self._is_silent(name, settings.LOST_AFTER / 3) and self._note(BROKEN_OFF):
+                _end_broken_off(at_home(batch, self.using), self.using)
+                memory.heard_of([name])
+            self._check_time()
+
+    def _half_cancelled(self) -> None:
+        """Decided, and not swept to the end: who decided it has died, or a retry slipped past the sweep."""
+        decided = Q(failed_at__lt=self.before) | Q(cancelled_at__lt=self.before)
+        for batch in self._batches().filter(decided, finished_at=None).iterator():
+            if not outbox.is_swept(self.using, batch.pk) and self._note(HALF_CANCELLED):
+                outbox.sweep(self.using, batch.pk)
+            self._check_time()
+
+    def _open_books(self) -> None:
+        recent = Q(finished_at__gt=timezone.now() - timedelta(days=1), finished_at__lt=self.before)
+        for batch in self._batches().filter(recent, final_counts__isnull=True).iterator():
+            if self._note(OPEN_BOOKS):
+                outbox.close_books(self.using, batch.pk)
+            self._check_time()
+
+    # Jobs that run by their rows
+
+    def _lost(self) -> None:
+        rows = self._jobs([JobStatus.RUNNING]).filter(started_at__lt=self.before).order_by("queue_name", "pk")
+        for name, group in groupby(list(rows[:RUNNING_AT_ONCE]), key=attrgetter("queue_name")):
+            if not _is_known(name):
+                continue
+            jobs = [at_home(job, self.using) for job in group]
+            known = queues.whereabouts(name, [job.rq_job_id for job in jobs])
+            unlisted = queues.unlisted(name, [id_ for id_, where in known.items() if where.status == "queued"])
+            for job in jobs:
+                where = known[job.rq_job_id]
+                is_coming = where.status == "queued" and job.rq_job_id not in unlisted  # RQ brings it back
+                if not is_coming and not self._lives(job, where) and self._note(LOST):
+                    _end_lost(job, where)
+                self._check_time()
+
+    def _lives(self, job: BatchJob, where: queues.Whereabouts) -> bool:
+        if where.is_executing or (where.seen_at is not None and where.seen_at > self.before):
+            return True
+        if queues.is_synchronous(job.queue_name):
+            limit = outbox.timeout_of(job)
+            return limit == -1 or (job.started_at or timezone.now()) > self.before - timedelta(seconds=limit)
+        # Without a status, Redis was emptied; a worker that lives says so before long
+        return not where.status and not self._is_silent(job.rq_job_id, settings.LOST_AFTER)
+
+    # Jobs that wait by their rows
+
+    def _not_enqueued(self) -> None:
+        here = Q() if self._ids is None else Q(batch__in=self._ids)
+        if self.dry_run:
+            self._note(NOT_ENQUEUED, outbox.due(self.using).filter(here).count())
+            return
+        sent = settings.CHUNK_SIZE
+        while sent >= settings.CHUNK_SIZE:
+            sent = outbox.flush(self.using, here, limit=settings.CHUNK_SIZE)
+            self._note(NOT_ENQUEUED, sent)
+            self._check_time()
+
+    def _gone(self) -> None:
+        """Given to RQ a while ago, and not to be found where RQ would start it."""
+        for chunk in self._leased():
+            for name, group in groupby(sorted(chunk, key=attrgetter("queue_name")), key=attrgetter("queue_name")):
+                # Who enqueued for a synchronous queue may be running that one by one; only the command takes it over
+                if _is_known(name) and not (queues.is_synchronous(name) and self._seconds is not None):
+                    self._look_for(name, list(group))
+
+    def _leased(self) -> Iterator[list[BatchJob]]:
+        """In chunks, the longest enqueued first; a look that is too short for all goes on where the last one ended."""
+        rows = self._jobs(DUE).filter(enqueued_at__lt=self.before).order_by("enqueued_at", "pk")
+        place = f"looked_at:{self.using}"
+        last = memory.remembered(place) if self._seconds is not None else ""
+        while chunk := list(rows.filter(_after(last))[: settings.CHUNK_SIZE]):
+            yield chunk
+            last = f"{chunk[-1].enqueued_at} {chunk[-1].pk}"
+            if self._seconds is not None:
+                memory.remember(place, last)
+            self._check_time()
+        if last and self._seconds is not None:
+            memory.remember(place, "")
+
+    def _look_for(self, name: str, jobs: list[BatchJob]) -> None:
+        missing = _missing(name, jobs)
+        if missing:
+            time.sleep(SECOND_LOOK)
+            missing = _missing(name, list(missing))
+        by_status = {
+            CANCELLED: [job for job, where in missing.items() if where.status == "canceled"],
+            OVERDUE: [job for job, where in missing.items() if where.status == "scheduled"],
+        }
+        special = [job for jobs in by_status.values() for job in jobs]
+        by_status[GONE] = [job for job in missing if job not in special]
+        for what, found in by_status.items():
+            if self._note(what, len(found)):
+                outbox.remove(found)
+                self._cancel(found) if what == CANCELLED else self._enqueue_again(found)
+
+    def _enqueue_again(self, jobs: list[BatchJob]) -> None:
+        outbox.take_back(self.using, jobs)
+        outbox.flush(self.using, Q(pk__in=[job.pk for job in jobs]))
+
+    def _cancel(self, jobs: list[BatchJob]) -> None:
+        for job in jobs:
+            change = partial(transitions.end, job, JobStatus.CANCELLED, only_from=DUE, error_message=CANCELLED_IN_RQ)
+            outbox.carry_out(change, self.using)
+
+
+CANCELLED_IN_RQ = "It was cancelled in RQ."
+
+
+def _tree(using: str, batch_id: uuid.UUID) -> list[uuid.UUID]:
+    """A batch and all that is nested in it."""
+    ids = generation = [batch_id]
+    while generation:
+        generation = list(batches_of(using).filter(parent_job__batch__in=generation).values_list("pk", flat=True))
+        ids = ids + generation
+    return ids
+
+
+def _is_known(name: str) -> bool:
+    try:
+        queues.queue(name)
+    except LookupError:
+        logger.warning("The queue %r is not configured any more: its jobs cannot be looked for.", name)
+        return False
+    return True
+
+
+def _after(place: str) -> Q:
+    """What comes after this row by ``enqueued_at`` and key, as ``_leased()`` wrote it down."""
+    if not place:
+        return Q()
+    moment, _space, pk = place.rpartition(" ")
+    enqueued_at = datetime.fromisoformat(moment)
+    return Q(enqueued_at__gt=enqueued_at) | Q(enqueued_at=enqueued_at, pk__gt=int(pk))
+
+
+def _missing(name: str, jobs: list[BatchJob]) -> dict[BatchJob, queues.Whereabouts]:
+    """Those of these jobs of one queue that RQ will never start by itself."""
+    known = queues.whereabouts(name, [job.rq_job_id for job in jobs])
+    ids = {status: [id_ for id_, where in known.items() if where.status == status] for status in queues.ALIVE}
+    missing = queues.unlisted(name, ids["queued"]) | queues.unscheduled(name, ids["scheduled"])
+    late = timezone.now() - timedelta(seconds=settings.LOST_AFTER)
+
+    def is_missing(job: BatchJob, where: queues.Whereabouts) -> bool:
+        if where.status == "started":
+            return not where.is_executing
+        is_overdue = where.status == "scheduled" and (job.scheduled_at is None or job.scheduled_at < late)
+        return is_overdue or where.status not in queues.ALIVE or job.rq_job_id in missing
+
+    return {job: known[job.rq_job_id] for job in jobs if is_missing(job, known[job.rq_job_id])}
+
+
+def _end_lost(job: BatchJob, where: queues.Whereabouts) -> None:
+    name, rq_job_id = job.queue_name, job.rq_job_id
+    report = settling.STOPPED if where.status == "stopped" else settling.LOST
+    settling.settle(job, job.attempts, memory.stashed_outcome(name, rq_job_id) or report)
+    if where.status in ("", *queues.ALIVE):  # RQ keeps the others for a while, to be looked at
+        queues.remove(name, [rq_job_id])
+    memory.discard_outcome(name, rq_job_id)
+    memory.heard_of([rq_job_id])
+
+
+def _end_broken_off(batch: Batch, using: str) -> None:
+    """Nobody writes the rest: the batch is cancelled, so that it ends, and its callbacks run."""
+    if batch.run > 1:
+        retrying.end_broken_off(batch)
+        return
+    reason = f"Its dispatch was broken off after {batch.next_position} items: the process that wrote them has died."
+    unsealed = batches_of(using).filter(pk=batch.pk, sealed=False, error="")
+    repeated(partial(unsealed.update, error=storable(reason, settings.MAX_ERROR_LENGTH)), using)
+    outbox.cancel_batch(using, batch.pk, reason)
+    outbox.carry_out(partial(transitions.seal, batch), using)
