@@ -149,11 +149,11 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
             logger.warning(
                 "Redis is away (%s): %d jobs stay in the database, and are enqueued later.", error, len(group)
             )
-            take_back(using, group)
+            _give_back(using, group)
             return False
         except LookupError:
             logger.exception("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
-            take_back(using, group)
+            _give_back(using, group)
     return True
 
 
@@ -182,17 +182,28 @@ def timeout_of(job: BatchJob) -> int:
     return int(job.options.get("timeout") or settings.TIMEOUT or queues.default_timeout(job.queue_name))
 
 
-def take_back(using: str, jobs: list[BatchJob]) -> int:
-    """Put leased rows back into the outbox, unless something has happened to them since they were read."""
-    return len(atomically(partial(_take_back, using, jobs), using) or ())
+def enqueue_again(using: str, jobs: list[BatchJob]) -> None:
+    """Enqueue leased rows that RQ has lost. Their leases are renewed first, so that of many who do this, one does."""
+    now = timezone.now()
+    ours = set(atomically(partial(_change_leases, using, jobs, now), using) or ())
+    taken = [job for job in jobs if job.pk in ours]
+    for job in taken:
+        job.enqueued_at = now
+    remove(taken)
+    push(using, taken)
 
 
-def _take_back(using: str, jobs: list[BatchJob]) -> list[int]:
+def _give_back(using: str, jobs: list[BatchJob]) -> None:
+    atomically(partial(_change_leases, using, jobs, None), using)
+
+
+def _change_leases(using: str, jobs: list[BatchJob], enqueued_at: datetime | None) -> list[int]:
+    """Of those to which nothing has happened since they were read; returns their keys."""
     as_read = {job.pk: (job.attempts, job.run, job.enqueued_at) for job in jobs}
     rows = [row for row in transitions.locked(using, as_read) if row.status in DUE]
-    ours = [row.pk for row in rows if (row.attempts, row.run, row.enqueued_at) == as_read[row.pk]]
-    jobs_of(using).filter(pk__in=ours).update(enqueued_at=None)
-    return ours
+    same = [row.pk for row in rows if (row.attempts, row.run, row.enqueued_at) == as_read[row.pk]]
+    jobs_of(using).filter(pk__in=same).update(enqueued_at=enqueued_at)
+    return same
 
 
 def open_nested(using: str, row: BatchJob) -> None:

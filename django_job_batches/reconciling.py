@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -144,7 +144,8 @@ class _Look:
 
     def _broken_off(self) -> None:
         """Unsealed, and nobody writes on."""
-        for batch in self._batches().filter(finished_at=None, sealed=False, heartbeat_at__lt=self.before):
+        unsealed = self._batches().filter(finished_at=None, sealed=False, heartbeat_at__lt=self.before)
+        for batch in unsealed.order_by(F("parent_job").desc(nulls_last=True)):  # what is nested before what is around
             name = f"{batch.pk}/{batch.run}"
             if memory.is_alive(batch.pk):
                 memory.heard_of([name])
@@ -221,8 +222,8 @@ class _Look:
         place = f"looked_at:{self.using}"
         last = memory.remembered(place) if self._seconds is not None else ""
         while chunk := list(rows.filter(_after(last))[: settings.CHUNK_SIZE]):
-            yield chunk
             last = f"{chunk[-1].enqueued_at} {chunk[-1].pk}"
+            yield chunk
             if self._seconds is not None:
                 memory.remember(place, last)
             self._check_time()
@@ -241,18 +242,16 @@ class _Look:
         special = [job for jobs in by_status.values() for job in jobs]
         by_status[GONE] = [job for job in missing if job not in special]
         for what, found in by_status.items():
-            if self._note(what, len(found)):
-                outbox.remove(found)
-                self._cancel(found) if what == CANCELLED else self._enqueue_again(found)
-
-    def _enqueue_again(self, jobs: list[BatchJob]) -> None:
-        outbox.take_back(self.using, jobs)
-        outbox.flush(self.using, Q(pk__in=[job.pk for job in jobs]))
+            if self._note(what, len(found)) and what == CANCELLED:
+                self._cancel(found)
+            elif found and not self.dry_run:
+                outbox.enqueue_again(self.using, found)
 
     def _cancel(self, jobs: list[BatchJob]) -> None:
         for job in jobs:
             change = partial(transitions.end, job, JobStatus.CANCELLED, only_from=DUE, error_message=CANCELLED_IN_RQ)
             outbox.carry_out(change, self.using)
+        outbox.remove(jobs)
 
 
 CANCELLED_IN_RQ = "It was cancelled in RQ."

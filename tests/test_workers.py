@@ -89,8 +89,7 @@ def test_f36_no_connection_is_handed_down(workers: Any, record: Record) -> None:
 def test_in_a_pool(live_db: None, record: Record) -> None:
     batch = batch_of([job_of(jobs.succeed, n) for n in range(4)] + [jobs.kill_self], allow_failures=1).dispatch()
     pool = subprocess.Popen(
-        [sys.executable, "-m", "django", "rqworker-pool", "default", "--num-workers", "2"]
-        + ["--worker-class", BATCH_WORKER, "--verbosity", "0"],
+        [sys.executable, "-m", "django", "rqworker-pool", "default", "--num-workers=2", "--worker-class", BATCH_WORKER],
         cwd=ROOT,
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
         start_new_session=True,
