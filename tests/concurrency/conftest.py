@@ -32,7 +32,7 @@ def isolation(request: pytest.FixtureRequest, live_db: None, monkeypatch: pytest
 @pytest.fixture
 def hire(live_db: None, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Callable[..., AbstractContextManager[Crew]]:
     """`with hire(16, jitter=0.2) as crew:` the crew does the work of Redis and of the workers in the block."""
-    settings.JOB_BATCHES = {"TIMEOUT": -1, "CHUNK_SIZE": 100, "DEADLOCK_RETRIES": 12}
+    settings.JOB_BATCHES = {"TIMEOUT": -1, "CHUNK_SIZE": 100, "DEADLOCK_RETRIES": 12, "LOST_AFTER": 3600}
 
     @contextmanager
     def hired(size: int, *, jitter: float = 0.0) -> Iterator[Crew]:

@@ -125,5 +125,6 @@ def take_over(monkeypatch: pytest.MonkeyPatch, crew: Crew) -> None:
     monkeypatch.setattr(queues, "alive", lambda name, ids: set())
     monkeypatch.setattr(queues, "remove", lambda name, ids: None)
     monkeypatch.setattr(queues, "runs_elsewhere", lambda: True)
+    monkeypatch.setattr(queues, "is_in_worker", lambda: True)
     monkeypatch.setattr(memory, "is_time_for", lambda what, seconds: random.random() < LOOKS)
     monkeypatch.setattr(outbox, "_follow_up", partial(crew.follow_up, original=outbox._follow_up))

@@ -37,7 +37,7 @@ def hammered(shape: Shape, size: int, name: str) -> Any:
         name=name,
         allow_failures=shape.allow_failures,
         on_success=job_of(bodies.fine),
-        on_failure=[job_of(bodies.query), job_of(bodies.boom)],
+        on_failure=[job_of(bodies.query), job_of(bodies.boom), batch_of([bodies.write, bodies.fine])],
         on_finish=[job_of(bodies.fine), batch_of([bodies.fine, bodies.write], on_finish=bodies.fine)],
     )
 

@@ -17,7 +17,7 @@ import pytest
 from django.conf import settings
 
 from django_job_batches import BatchError
-from django_job_batches.models import Batch, BatchJob, JobStatus, Role
+from django_job_batches.models import Batch, BatchJob, BatchStatus, JobStatus, Role
 from tests.concurrency.audit import audit
 from tests.concurrency.crew import Crew
 from tests.concurrency.plan import SHAPES, hammered
@@ -69,13 +69,16 @@ def _dispatch(crew: Crew, shapes: tuple[Any, ...]) -> list[Batch]:
 
 
 def _disturb(crew: Crew, batches: list[Batch], shapes: tuple[Any, ...]) -> None:
-    """From outside: several cancel the same jobs, and the same batch, while it runs."""
+    """From outside: several cancel the same jobs and nested batches, and the same batch, while it runs."""
     for batch, shape in zip(batches, shapes, strict=True):
         wait_until(partial(_is_under_way, batch), timeout=120, message="a third of the jobs have ended")
         if shape.failing:
             waiting = list(batch.jobs.filter(role=Role.ITEM, status=JobStatus.QUEUED)[:100])
             for job in random.sample(waiting, min(3, len(waiting))):
                 crew.do(*[job.cancel] * 2, at_once=True)
+            nested = list(Batch.objects.filter(parent_job__batch=batch, status=BatchStatus.WAITING)[:20])
+            for waiting_batch in random.sample(nested, min(2, len(nested))):
+                crew.do(*[waiting_batch.cancel] * 2, at_once=True)
         if shape.cancelled:
             copies = [Batch.objects.get(pk=batch.pk) for _ in range(SWARM)]
             crew.do(*[copy.cancel for copy in copies], at_once=True)
