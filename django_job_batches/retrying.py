@@ -180,6 +180,8 @@ class _Rerun:
             self.fill_nested(row, everything)
         left = failed - retried_failures
         outbox.carry_out(partial(transitions.seal, batch, failures_left=left), self.using)
+        # it may have been decided, and swept, before the last rows of it were queued
+        after_commit(partial(outbox.sweep, self.using, batch.pk), self.using)
         self.unsealed.discard(batch.pk)
         return number
 

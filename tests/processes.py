@@ -111,7 +111,7 @@ class WorkerProcess:
         """Wait for a horse (the process that runs one job) and return its process id."""
 
         def find_horse() -> int:
-            return next((pid for pid in self._session() if pid != self.pid and _leads_its_group(pid)), 0)
+            return next(iter(self.horses()), 0)
 
         return wait_until(find_horse, timeout, "a horse runs")
 
@@ -157,6 +157,10 @@ class WorkerProcess:
     def output(self) -> str:
         """What the worker and its horses have written so far."""
         return self._log.read_text(errors="replace")
+
+    def horses(self) -> list[int]:
+        """The process ids of the horses that run now."""
+        return [pid for pid in self._session() if pid != self.pid and _leads_its_group(pid)]
 
     def _session(self) -> list[int]:
         return [pid for pid in _processes() if _session_of(pid) == self.pid]

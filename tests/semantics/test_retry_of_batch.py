@@ -9,8 +9,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_job_batches import BatchError, batch_of, chain, execution, job_of
+from django_job_batches import BatchError, batch_of, chain, execution, job_of, outbox
 from django_job_batches.models import Batch, BatchJob
+from django_job_batches.retrying import _Rerun
 from tests import jobs, jobs_semantics
 from tests.failures.books import numbers, rows_of
 from tests.in_process import enqueued, work
@@ -230,3 +231,27 @@ def test_a_job_that_retries_its_own_batch_is_refused(run: Runner) -> None:
     batch = run(batch_of([jobs_semantics.retries_its_batch]))
     [group] = batch.errors()
     assert group.error_class == "django_job_batches.exceptions.BatchError"
+
+
+def test_it_is_decided_while_its_rows_are_still_being_queued(
+    run_queued: Runner, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued afterwards is called off all the same, the links of a chain that are not due yet too."""
+    settings.JOB_BATCHES = {"CHUNK_SIZE": 1}
+    batch = run_queued(batch_of([jobs.fail, chain(jobs.fail, jobs.succeed, jobs.succeed)], allow_failures=1))
+    queue, chunks = _Rerun._queue, []
+
+    def then_cancel(*args: Any) -> Any:
+        chunks.append(queue(*args))
+        return chunks[-1]
+
+    def flush(*args: Any, **options: Any) -> int:
+        if len(chunks) == 1:
+            Batch.objects.get().cancel()
+        return original(*args, **options)
+
+    original = outbox.flush
+    monkeypatch.setattr(_Rerun, "_queue", then_cancel)
+    monkeypatch.setattr(outbox, "flush", flush)
+    assert batch.retry() == 4
+    assert run_queued.on(batch).status == "cancelled"
