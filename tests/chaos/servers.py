@@ -142,8 +142,13 @@ class MariaDB(DatabaseServer):
         super().__init__(folder)
         self.environment = {"MYSQL_HOST": "127.0.0.1", "MYSQL_PORT": str(self.port), "MYSQL_USER": "root"}
         self._binary = _newest("/usr/sbin/mariadbd", "mariadbd", "apt install mariadb-server")
-        make = ["mariadb-install-db", f"--datadir={self.data}", "--auth-root-authentication-method=normal"]
-        make += ["--user=root", "--skip-test-db"]
+        make = [
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={self.data}",
+            "--auth-root-authentication-method=normal",
+        ]
+        make += ["--skip-test-db", *(["--user=root"] if os.geteuid() == 0 else [])]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def command(self) -> list[str]:

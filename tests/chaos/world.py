@@ -124,6 +124,8 @@ class World:
         self.environment = {**self.environment, "CHAOS_RATE": "0"}
         for worker in self.workers:
             worker.kill_all()
+        for key in self.redis_client().scan_iter("rq:clean_registries:*"):
+            self.redis_client().delete(key)  # RQ's own lock of a worker that was killed lasts for 15 minutes
 
     def end(self) -> None:
         for _, action in self._later:
