@@ -156,8 +156,8 @@ def stopped(rq_job: Any, connection: Any, *args: Any) -> None:
     try:
         using, pk, attempt = rq_job.args
         job = _load(using, pk)
-        if job is not None:
-            settling.settle(job, attempt, settling.STOPPED)
+        if job is not None and not settling.settle(job, attempt, settling.STOPPED):
+            catch_up(using, job.batch_id)  # it was settled, and perhaps what follows from that was cut off
     except Exception:
         logger.exception("The stop of %s could not be written down; the reconciler will do it.", rq_job.id)
     finally:

@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 from django.db import connection, transaction
+from rq import get_current_job
+from rq.command import send_stop_job_command
 
 from django_job_batches import current_batch, execution, job_of, outbox
 from django_job_batches.signals import batch_progressed
@@ -88,3 +90,16 @@ def slow(name: str, seconds: float = 0.3) -> None:
     _record().write(f"{name} begins")
     time.sleep(seconds)
     _record().write(f"{name} ends")
+
+
+def stop_me_after_my_commit() -> None:
+    """Asks RQ to stop this very job once its end is in the books, and waits for that."""
+    _record().write("stop_me_after_my_commit")
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        job = get_current_job()
+        assert job is not None
+        send_stop_job_command(job.connection, job.id)
+        time.sleep(20)
+
+    outbox._follow_up = stop
