@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test demo lint format types migrations package tox clean
+.PHONY: help venv test chaos demo lint format types migrations package tox clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ $(DEVELOPMENT): $(INSTALLED)
 
 test: $(INSTALLED) ## Run the tests on every database that answers (ARGS: pytest's, or --database NAME)
 	$(BIN)/python -m tests $(ARGS)
+
+chaos: $(INSTALLED) ## Kill workers and servers at random, and check every promise (ARGS: see --help)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 demo: $(INSTALLED) ## Import 28,000 airports before your eyes (ARGS: --broken and others, see --help)
 	$(BIN)/python -m example_project.demo $(ARGS)
