@@ -35,6 +35,12 @@ def is_time_for(what: str, seconds: float) -> bool:
         return False
 
 
+def make_time_soon_for(what: str, seconds: float = 1.0) -> None:
+    """Have ``is_time_for()`` say so earlier."""
+    with suppress(QueueError):
+        current_connection().set(f"job_batches:{what}", 1, px=int(seconds * 1000))
+
+
 # Outcomes that could not be written while the database was away, for a redelivery to write
 
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 AT_ONCE = 1.0
 """Seconds that each check takes at most where jobs wait for their turn meanwhile."""
 SECOND_LOOK = 0.5
-"""Seconds before a job that is in no list is looked for once more: a worker may be about to start it."""
+"""Seconds before a job that is in no list is looked for once more."""
 RUNNING_AT_ONCE = 10_000
 """Running jobs that are looked at, at most: as many as there are workers, and those that were lost."""
 
@@ -70,7 +70,9 @@ def reconcile(
     """
     queues.ping()
     look = _Look(using, batch_id, dry_run, seconds)
-    look.at_everything()
+    is_through = look.at_everything()
+    if not is_through and set(look.found) - {SUSPECTED}:
+        memory.make_time_soon_for(_turn(using))  # there may be more of it
     if set(look.found) - {NOT_ENQUEUED, SUSPECTED}:
         logger.warning("%s on %r: %s", "To be mended" if dry_run else "Mended", using, dict(look.found))
     return look.found
@@ -78,7 +80,7 @@ def reconcile(
 
 def look_around(using: str) -> None:
     """``reconcile()``, once in ``RECONCILE_EVERY`` seconds among all workers, shortly, and without raising anything."""
-    if not memory.is_time_for(f"reconciled:{using}", settings.RECONCILE_EVERY):
+    if not memory.is_time_for(_turn(using), settings.RECONCILE_EVERY):
         return
     try:
         reconcile(using, seconds=AT_ONCE)
@@ -86,6 +88,10 @@ def look_around(using: str) -> None:
         logger.warning("What was left behind cannot be looked for: Redis is away (%s).", error)
     except Exception:
         logger.exception("The reconciler has failed on %r; it tries again.", using)
+
+
+def _turn(using: str) -> str:
+    return f"reconciled:{using}"
 
 
 class _OutOfTimeError(Exception):
@@ -104,14 +110,17 @@ class _Look:
         self._seconds = seconds
         self._give_up_at: float | None = None
 
-    def at_everything(self) -> None:
+    def at_everything(self) -> bool:
+        """False if the time was too short for all of it."""
+        is_through = True
         checks = (self._broken_off, self._half_cancelled, self._lost, self._not_enqueued, self._open_books, self._gone)
         for check in checks:
             self._give_up_at = None if self._seconds is None else time.monotonic() + self._seconds
             try:
                 check()
             except _OutOfTimeError:
-                logger.debug("A look at %r was too short for everything; the next one goes on.", self.using)
+                is_through = False
+        return is_through
 
     def _batches(self) -> QuerySet[Batch]:
         rows = batches_of(self.using).order_by("pk")
@@ -232,9 +241,11 @@ class _Look:
 
     def _look_for(self, name: str, jobs: list[BatchJob]) -> None:
         missing = _missing(name, jobs)
-        if missing:
+        popped = [job for job, where in missing.items() if where.status == "queued"]
+        if popped:  # a worker may be about to start them
             time.sleep(SECOND_LOOK)
-            missing = _missing(name, list(missing))
+            still = _missing(name, popped)
+            missing = {job: where for job, where in missing.items() if job not in popped or job in still}
         by_status = {
             CANCELLED: [job for job, where in missing.items() if where.status == "canceled"],
             OVERDUE: [job for job, where in missing.items() if where.status == "scheduled"],

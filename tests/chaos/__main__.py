@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,12 +19,13 @@ from pathlib import Path
 from tests.chaos.servers import DATABASE_SERVERS, DatabaseServer, MissingServerError, RedisOfRun
 from tests.services import DATABASES
 
-PATIENCE = 180
-"""Seconds that everything may take to end once nothing happens any more."""
+PATIENCE = 60
+"""Seconds without the end of any job after which what has not ended never will, once nothing happens any more."""
 
 
 def main() -> int:
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the servers end with us
     seed = options.seed or secrets.token_hex(4)
     base = "/tmp" if len(tempfile.gettempdir()) > 40 else tempfile.gettempdir()  # a socket's path must be short
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=base))

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Q
 
-from django_job_batches.models import Batch
+from django_job_batches.models import Batch, BatchJob
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import World
 from tests.processes import ROOT
@@ -40,23 +40,27 @@ def make_database() -> None:
 
 
 def wait_for_the_end(world: World, seed: str, jobs: int, patience: float) -> None:
-    """Until every batch has ended, or the patience has."""
-    give_up_at = time.monotonic() + patience
+    """Until every batch has ended, or nothing has ended for so many seconds."""
+    ended, give_up_at = -1, time.monotonic() + patience
     while time.monotonic() < give_up_at:
         world.tick(seed, jobs)
         try:
-            is_over = not Batch.objects.filter(Q(finished_at=None) | Q(open_callbacks__gt=0)).exists()
+            if not Batch.objects.filter(Q(finished_at=None) | Q(open_callbacks__gt=0)).exists():
+                time.sleep(5)  # what RQ still does after a job
+                return
+            number = BatchJob.objects.filter(finished_at__isnull=False).count()
         except (DatabaseError, InterfaceError):
             connection.close()
             continue
-        if is_over:
-            time.sleep(5)  # what RQ still does after a job
-            return
+        if number != ended:
+            ended, give_up_at = number, time.monotonic() + patience
     done = subprocess.run(
         [sys.executable, "-m", "django", "reconcile_batches", "--dry-run"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    print(f"After {patience:g} seconds there is still something open. The reconciler says:\n{done.stdout}{done.stderr}")
+    print(
+        f"Nothing has ended for {patience:g} seconds, and not everything has. The reconciler says:\n{done.stdout}{done.stderr}"
+    )
 
 
 def show(verdict: Verdict, world: World, seconds: float) -> None:
