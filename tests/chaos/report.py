@@ -58,9 +58,8 @@ def wait_for_the_end(world: World, seed: str, jobs: int, patience: float) -> Non
         [sys.executable, "-m", "django", "reconcile_batches", "--dry-run"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    print(
-        f"Nothing has ended for {patience:g} seconds, and not everything has. The reconciler says:\n{done.stdout}{done.stderr}"
-    )
+    print(f"Nothing has ended for {patience:g} seconds, and not everything has. The reconciler says:")
+    print(done.stdout + done.stderr)
 
 
 def show(verdict: Verdict, world: World, seconds: float) -> None:
