@@ -205,6 +205,7 @@ class _Dispatch:
         number = 0
         for units in _chunks(items, settings.CHUNK_SIZE):
             chunk = _Chunk(self, batch, units, added=added)
+            chunk.make_lanes()
             atomically(chunk.write, self.using, confirm=chunk.is_written)
             self._created(chunk.nested)
             self.rows += chunk.size
@@ -266,7 +267,7 @@ class _Dispatch:
 
 
 class _Chunk:
-    """Some items of a batch, written in one transaction: lanes, then the batch, then the rows."""
+    """Some items of a batch, written in one transaction once their lanes are there: lanes, the batch, then the rows."""
 
     def __init__(self, dispatch: _Dispatch, batch: Batch, units: list[Unit], *, added: bool) -> None:
         self.dispatch = dispatch
@@ -275,18 +276,38 @@ class _Chunk:
         self.added = added
         self.size = sum(len(unit) for unit in units)
         self.status = batch.status
+        self.lanes: list[int] = []
+        self.number_of_lanes = 0
         self.rows: list[BatchJob] = []
         self.nested: list[Nested] = []
 
+    def make_lanes(self) -> None:
+        """Choose the lanes that this chunk is spread over, and make those that are not there yet.
+
+        In a transaction of its own: on MySQL and MariaDB, who meets another's new lane has a shared lock on it, which
+        two that want to count into that lane next would hold against each other.
+        """
+        using = self.dispatch.using
+        row = batches_of(using).values_list("lanes", "next_position", "status")
+        have, total, self.status = repeated(partial(row.get, pk=self.batch.pk), using) or (0, 0, self.status)
+        wanted = max(have, min(settings.MAX_LANES, 1 + (total + self.size) // JOBS_PER_LANE))
+        if wanted > have:
+            missing = [BatchCounter(batch_id=self.batch.pk, lane=lane) for lane in range(have, wanted)]
+            counters = BatchCounter.objects.using(using)
+            repeated(partial(counters.bulk_create, missing, ignore_conflicts=True), using)
+        spread = min(wanted, LANES_PER_CHUNK, 1 + self.size // JOBS_PER_LANE)
+        start = total // JOBS_PER_LANE
+        self.lanes = sorted((start + step) % wanted for step in range(spread))
+        self.number_of_lanes = wanted
+
     def write(self) -> None:
         effects = Effects(self.dispatch.using)
-        lanes, number_of_lanes = self._choose_lanes()
-        lane_of = [lane for lane, _ in zip(cycle(lanes), self.units, strict=False)]
+        lane_of = [lane for lane, _ in zip(cycle(self.lanes), self.units, strict=False)]
         added: Counter[int] = Counter()
         for unit, lane in zip(self.units, lane_of, strict=True):
             added[lane] += len(unit)
         opened = sum(transitions.open_lane(self.batch.pk, lane, added[lane], effects) for lane in sorted(added))
-        first = transitions.reserve(self.batch, self.size, opened, number_of_lanes, effects, added=self.added)
+        first = transitions.reserve(self.batch, self.size, opened, self.number_of_lanes, effects, added=self.added)
         if first is None:
             raise _TooLateError(f"Batch {self.batch.pk} was sealed by somebody else while it was being dispatched.")
         self.rows = list(self._rows(first, lane_of))
@@ -297,19 +318,6 @@ class _Chunk:
         """Whether the COMMIT of an attempt whose connection was lost has gone through."""
         first = self.rows[0] if self.rows else None
         return first is not None and jobs_of(self.dispatch.using).filter(pk=first.pk, batch=self.batch.pk).exists()
-
-    def _choose_lanes(self) -> tuple[list[int], int]:
-        """The lanes that this chunk is spread over, made if they are not there yet, and how many there are then."""
-        using = self.dispatch.using
-        row = batches_of(using).values_list("lanes", "next_position", "status")
-        have, total, self.status = row.get(pk=self.batch.pk)
-        wanted = max(have, min(settings.MAX_LANES, 1 + (total + self.size) // JOBS_PER_LANE))
-        if wanted > have:
-            missing = [BatchCounter(batch_id=self.batch.pk, lane=lane) for lane in range(have, wanted)]
-            BatchCounter.objects.using(using).bulk_create(missing, ignore_conflicts=True)
-        spread = min(wanted, LANES_PER_CHUNK, 1 + self.size // JOBS_PER_LANE)
-        start = total // JOBS_PER_LANE
-        return sorted((start + step) % wanted for step in range(spread)), wanted
 
     def _rows(self, position: int, lane_of: list[int]) -> Iterator[BatchJob]:
         leased_at = timezone.now() if self._goes_out_at_once() else None

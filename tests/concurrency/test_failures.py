@@ -212,3 +212,20 @@ def test_f05_sweeps_and_claims_of_the_same_rows_do_not_deadlock(
         crew.rest(timeout=60)
         audit(crew.finished)
         assert crew.conflicts == {}
+
+
+@servers_only
+def test_f05_who_adds_at_once_does_not_deadlock_over_new_lanes(
+    hire: Hire, no_deadlock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them makes the lanes that are missing, and then counts into them."""
+    monkeypatch.setattr(dispatching, "JOBS_PER_LANE", 4)
+    batches = [batch_of([bodies.fine]).dispatch() for _ in range(25)]
+    with no_deadlock(), hire(12) as crew:
+        monkeypatch.setattr(queues, "enqueue", lambda name, works: None)  # nobody works
+        for batch in batches:
+            copies = [Batch.objects.get(pk=batch.pk) for _ in range(12)]
+            crew.do(*[partial(copy.add, [job_of(bodies.fine)] * 4) for copy in copies], at_once=True)
+        crew.rest(timeout=120)
+    assert [batch.total_jobs for batch in Batch.objects.all()] == [49] * 25
+    assert crew.conflicts == {}
