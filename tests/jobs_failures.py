@@ -103,3 +103,9 @@ def stop_me_after_my_commit() -> None:
         time.sleep(20)
 
     outbox._follow_up = stop
+
+
+def end_silently() -> None:
+    """The horse ends as if all were well, before anything is written down."""
+    _record().write("end_silently")
+    os._exit(0)
