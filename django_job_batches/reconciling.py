@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -126,9 +126,9 @@ class _Look:
         rows = batches_of(self.using).order_by("pk")
         return rows if self._ids is None else rows.filter(pk__in=self._ids)
 
-    def _jobs(self, status: Iterable[JobStatus]) -> QuerySet[BatchJob]:
+    def _jobs(self, status: JobStatus) -> QuerySet[BatchJob]:
         """Those with a function: a nested batch is looked at by itself."""
-        rows = jobs_of(self.using).filter(status__in=list(status)).exclude(func="")
+        rows = jobs_of(self.using).filter(status=status).exclude(func="")
         rows = rows.select_related("batch").defer("args", "kwargs", "result", "traceback")
         return rows if self._ids is None else rows.filter(batch__in=self._ids)
 
@@ -181,7 +181,7 @@ class _Look:
     # Jobs that run by their rows
 
     def _lost(self) -> None:
-        rows = self._jobs([JobStatus.RUNNING]).filter(started_at__lt=self.before).order_by("queue_name", "pk")
+        rows = self._jobs(JobStatus.RUNNING).filter(started_at__lt=self.before).order_by("queue_name", "pk")
         for name, group in groupby(list(rows[:RUNNING_AT_ONCE]), key=attrgetter("queue_name")):
             if not _is_known(name):
                 continue
@@ -227,17 +227,18 @@ class _Look:
 
     def _leased(self) -> Iterator[list[BatchJob]]:
         """In chunks, the longest enqueued first; a look that is too short for all goes on where the last one ended."""
-        rows = self._jobs(DUE).filter(enqueued_at__lt=self.before).order_by("enqueued_at", "pk")
-        place = f"looked_at:{self.using}"
-        last = memory.remembered(place) if self._seconds is not None else ""
-        while chunk := list(rows.filter(_after(last))[: settings.CHUNK_SIZE]):
-            last = f"{chunk[-1].enqueued_at} {chunk[-1].pk}"
-            yield chunk
-            if self._seconds is not None:
-                memory.remember(place, last)
-            self._check_time()
-        if last and self._seconds is not None:
-            memory.remember(place, "")
+        for status in DUE:  # one after the other, by the index on both columns
+            rows = self._jobs(status).filter(enqueued_at__lt=self.before).order_by("enqueued_at", "pk")
+            place = f"looked_at:{self.using}:{status}"
+            last = memory.remembered(place) if self._seconds is not None else ""
+            while chunk := list(rows.filter(_after(last))[: settings.CHUNK_SIZE]):
+                last = f"{chunk[-1].enqueued_at} {chunk[-1].pk}"
+                yield chunk
+                if self._seconds is not None:
+                    memory.remember(place, last)
+                self._check_time()
+            if last and self._seconds is not None:
+                memory.remember(place, "")
 
     def _look_for(self, name: str, jobs: list[BatchJob]) -> None:
         missing = _missing(name, jobs)
@@ -292,7 +293,7 @@ def _after(place: str) -> Q:
         return Q()
     moment, _space, pk = place.rpartition(" ")
     enqueued_at = datetime.fromisoformat(moment)
-    return Q(enqueued_at__gt=enqueued_at) | Q(enqueued_at=enqueued_at, pk__gt=int(pk))
+    return Q(enqueued_at__gte=enqueued_at) & (Q(enqueued_at__gt=enqueued_at) | Q(pk__gt=int(pk)))
 
 
 def _missing(name: str, jobs: list[BatchJob]) -> dict[BatchJob, queues.Whereabouts]:
