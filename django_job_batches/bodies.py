@@ -78,7 +78,7 @@ class Body:
     def _keep(self, result: Any) -> None:
         if queues.is_retry(result):
             raise TypeError(f"{self.job.func} returned an rq.Retry; give retries by .options(retry=…), and raise.")
-        if self.job.options.get("keep_result"):
+        if self.job.option("keep_result", False):
             what = f"the result of {self.job.func}"
             result = plain(result, what)
             check_size(result, what)

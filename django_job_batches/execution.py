@@ -71,7 +71,7 @@ def _note_start(job: BatchJob) -> None:
 def _run(job: BatchJob, attempt: int) -> BaseException | None:
     """Call the function and write down how it ended; returns what it raised."""
     body = Body(job)
-    if job.options.get("atomic"):
+    if job.option("atomic", False):
         error = _run_atomic(body, attempt)
     else:
         error = body.call()

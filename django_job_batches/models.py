@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 Row = TypeVar("Row", bound=models.Model)
+T = TypeVar("T")
 
 
 class BatchStatus(models.TextChoices):
@@ -405,13 +406,18 @@ class BatchJob(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.options.get("description") or self.func or str(_("Nested batch"))
+        return self.option("description", "") or self.func or str(_("Nested batch"))
 
     @property
     def rq_job_id(self) -> str:
         """The id of the RQ job of the attempt that runs or comes next, or else of the last one."""
         attempt = self.attempts + (self.status in (*NOT_STARTED, JobStatus.HELD))
         return f"{self.batch_id.hex}-{self.pk}-{max(attempt, 1)}"
+
+    def option(self, name: str, default: T) -> T:
+        """The option of this name, or the default if there is none, or one of another type: no row stops a list."""
+        value = self.options.get(name) if isinstance(self.options, dict) else None
+        return value if isinstance(value, type(default)) else default
 
     @property
     def is_nested_batch(self) -> bool:
@@ -485,7 +491,16 @@ def summed_counts(using: str | None, batch_ids: Iterable[uuid.UUID]) -> dict[uui
 
 def _read_counts(batches: list[Batch]) -> None:
     """Give each of these batches its counters; only those without final ones cost a query, one for all."""
-    open_ids = [batch.pk for batch in batches if batch.final_counts is None]
+    final = {batch.pk: counts for batch in batches if (counts := _final_counts(batch))}
+    open_ids = [batch.pk for batch in batches if batch.pk not in final]
     sums = summed_counts(batches[0]._state.db, open_ids) if open_ids else {}
     for batch in batches:
-        batch._counts = Counts(*batch.final_counts) if batch.final_counts else sums.get(batch.pk, Counts())
+        batch._counts = final.get(batch.pk) or sums.get(batch.pk, Counts())
+
+
+def _final_counts(batch: Batch) -> Counts | None:
+    """What the row of a finished batch keeps; None if that is not what we write there."""
+    kept = batch.final_counts
+    if not isinstance(kept, (list, tuple)) or not all(isinstance(number, int) for number in kept):
+        return None
+    return Counts(*kept) if len(kept) == len(Counts._fields) else None

@@ -166,20 +166,20 @@ def _push(using: str, name: str, jobs: list[BatchJob], check: bool) -> None:
 
 def _work(using: str, job: BatchJob) -> queues.Work:
     attempt = job.attempts + 1
-    is_repetition = job.max_attempts - attempt < job.options.get("retries", 0)
+    is_repetition = job.max_attempts - attempt < job.option("retries", 0)
     return queues.Work(
         id=job.rq_job_id,
         args=(using, job.pk, attempt),
         description=str(job)[:200],
         timeout=timeout_of(job),
-        at_front=job.options.get("at_front", False) or (is_repetition and job.options.get("retry_at_front", False)),
+        at_front=job.option("at_front", False) or (is_repetition and job.option("retry_at_front", False)),
         at=job.scheduled_at if job.scheduled_at and job.scheduled_at > timezone.now() else None,
     )
 
 
 def timeout_of(job: BatchJob) -> int:
     """Seconds that the function of this job may run; -1: no limit."""
-    return int(job.options.get("timeout") or settings.TIMEOUT or queues.default_timeout(job.queue_name))
+    return int(job.option("timeout", 0) or settings.TIMEOUT or queues.default_timeout(job.queue_name))
 
 
 def enqueue_again(using: str, jobs: list[BatchJob]) -> None:

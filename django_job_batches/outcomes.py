@@ -41,7 +41,7 @@ def lost(job: BatchJob) -> Outcome:
     changes: dict[str, Any] = {**details, "losses": F("losses") + 1}
     if job.attempts < job.max_attempts:
         return _once_more(job, changes)
-    is_repeatable = job.options.get("atomic") or (job.options.get("on_lost") or settings.ON_LOST) == "retry"
+    is_repeatable = job.option("atomic", False) or (job.option("on_lost", "") or settings.ON_LOST) == "retry"
     if is_repeatable and job.losses < MAX_LOSSES:
         return _once_more(job, {**changes, "max_attempts": job.attempts + 1}, delay=0)
     return Outcome(JobStatus.FAILED, changes)
@@ -93,9 +93,10 @@ def _once_more(job: BatchJob, changes: dict[str, Any], delay: int | None = None)
 
 def _interval(job: BatchJob) -> int:
     """RQ's rule (``Job.get_retry_interval``): of fewer intervals than retries, the first one is used several times."""
-    intervals = job.options.get("intervals") or [0]
+    intervals = job.option("intervals", [0]) or [0]
     retries_left = job.max_attempts - job.attempts
-    return int(intervals[max(len(intervals) - retries_left, 0)])
+    seconds = intervals[max(len(intervals) - retries_left, 0)]
+    return int(seconds) if isinstance(seconds, (int, float)) else 0
 
 
 def _traceback(error: BaseException, message: str) -> str:

@@ -10,12 +10,13 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
+from django.db import DatabaseError, InterfaceError
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -138,6 +139,15 @@ class _Look:
             self.found[what] += number
         return bool(number) and not self.dry_run
 
+    def _mend(self, what: object, mend: Callable[[], object]) -> None:
+        """Do it; what cannot be mended does not stop the rest, unless a server is away."""
+        try:
+            mend()
+        except (DatabaseError, InterfaceError, queues.QueueError):
+            raise
+        except Exception:
+            logger.exception("What was found about %r could not be mended; the rest goes on.", what)
+
     def _check_time(self) -> None:
         if self._give_up_at is not None and time.monotonic() > self._give_up_at:
             raise _OutOfTimeError
@@ -159,7 +169,7 @@ class _Look:
             if memory.is_alive(batch.pk):
                 memory.heard_of([name])
             elif self._is_silent(name, settings.LOST_AFTER / 3) and self._note(BROKEN_OFF):
-                _end_broken_off(at_home(batch, self.using), self.using)
+                self._mend(batch, partial(_end_broken_off, at_home(batch, self.using), self.using))
                 memory.heard_of([name])
             self._check_time()
 
@@ -168,14 +178,14 @@ class _Look:
         decided = Q(failed_at__lt=self.before) | Q(cancelled_at__lt=self.before)
         for batch in self._batches().filter(decided, finished_at=None).iterator():
             if not outbox.is_swept(self.using, batch.pk) and self._note(HALF_CANCELLED):
-                outbox.sweep(self.using, batch.pk)
+                self._mend(batch, partial(outbox.sweep, self.using, batch.pk))
             self._check_time()
 
     def _open_books(self) -> None:
         recent = Q(finished_at__gt=timezone.now() - timedelta(days=1), finished_at__lt=self.before)
         for batch in self._batches().filter(recent, final_counts__isnull=True).iterator():
             if self._note(OPEN_BOOKS):
-                outbox.close_books(self.using, batch.pk)
+                self._mend(batch, partial(outbox.close_books, self.using, batch.pk))
             self._check_time()
 
     # Jobs that run by their rows
@@ -192,7 +202,7 @@ class _Look:
                 where = known[job.rq_job_id]
                 is_coming = where.status == "queued" and job.rq_job_id not in unlisted  # RQ brings it back
                 if not is_coming and not self._lives(job, where) and self._note(LOST):
-                    _end_lost(job, where)
+                    self._mend(job, partial(_end_lost, job, where))
                 self._check_time()
 
     def _lives(self, job: BatchJob, where: queues.Whereabouts) -> bool:
@@ -255,18 +265,11 @@ class _Look:
         by_status[GONE] = [job for job in missing if job not in special]
         for what, found in by_status.items():
             if self._note(what, len(found)) and what == CANCELLED:
-                self._cancel(found)
+                for job in found:
+                    self._mend(job, partial(_cancel, job, self.using))
+                outbox.remove(found)
             elif found and not self.dry_run:
-                outbox.enqueue_again(self.using, found)
-
-    def _cancel(self, jobs: list[BatchJob]) -> None:
-        for job in jobs:
-            change = partial(transitions.end, job, JobStatus.CANCELLED, only_from=DUE, error_message=CANCELLED_IN_RQ)
-            outbox.carry_out(change, self.using)
-        outbox.remove(jobs)
-
-
-CANCELLED_IN_RQ = "It was cancelled in RQ."
+                self._mend(found, partial(outbox.enqueue_again, self.using, found))
 
 
 def _tree(using: str, batch_id: uuid.UUID) -> list[uuid.UUID]:
@@ -310,6 +313,12 @@ def _missing(name: str, jobs: list[BatchJob]) -> dict[BatchJob, queues.Whereabou
         return is_overdue or where.status not in queues.ALIVE or job.rq_job_id in missing
 
     return {job: known[job.rq_job_id] for job in jobs if is_missing(job, known[job.rq_job_id])}
+
+
+def _cancel(job: BatchJob, using: str) -> None:
+    message = "It was cancelled in RQ."
+    change = partial(transitions.end, job, JobStatus.CANCELLED, only_from=DUE, error_message=message)
+    outbox.carry_out(change, using)
 
 
 def _end_lost(job: BatchJob, where: queues.Whereabouts) -> None:

@@ -191,7 +191,7 @@ class _Rerun:
         alike: dict[tuple[JobStatus, int], list[int]] = defaultdict(list)
         for row in rows:
             status = JobStatus.QUEUED if self._is_first(row) else JobStatus.BLOCKED
-            alike[status, row.options.get("retries", 0)].append(row.pk)
+            alike[status, row.option("retries", 0)].append(row.pk)
         for (status, retries), same in alike.items():
             changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": F("attempts") + 1 + retries}
             jobs_of(self.using).filter(pk__in=same).update(status=status, **changes)
@@ -214,7 +214,7 @@ class _Rerun:
     def _hold_callbacks(self, batch: Batch) -> None:
         callbacks = jobs_of(self.using).filter(batch=batch.pk, run__lt=batch.run).exclude(role=Role.ITEM)
         for row in callbacks.order_by("pk"):
-            retries = row.options.get("retries", 0)
+            retries = row.option("retries", 0)
             changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
             jobs_of(self.using).filter(pk=row.pk, status=row.status).update(status=JobStatus.HELD, **changes)
             if row.is_nested_batch:
@@ -285,7 +285,7 @@ def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
     row = jobs_of(effects.using).select_related("batch").get(pk=job.pk)
     if row.status not in UNSUCCESSFUL or not _event_has_come(row):
         return False
-    retries = row.options.get("retries", 0)
+    retries = row.option("retries", 0)
     changes = {**NEW_ATTEMPTS, "max_attempts": row.attempts + 1 + retries, "status": JobStatus.QUEUED}
     if not jobs_of(effects.using).filter(pk=row.pk, status=row.status, run=row.run).update(**changes):
         return False

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from redis import Redis
 from rq.job import Job as RQJob
 
-from django_job_batches import batch_of, chain, job_of, memory, outbox, queues, reconciling
+from django_job_batches import batch_of, chain, job_of, memory, outbox, queues, reconciling, settling
 from django_job_batches.models import Batch, BatchJob
 from tests import jobs
 from tests.failures.books import ended, numbers, rows_of
@@ -474,6 +474,36 @@ def test_f16_a_row_that_cannot_be_mended_stops_nothing(redis: Redis, settings: A
     work("default", "high")
     assert numbers(ended(other)) == (3, 0, 0)
     assert rows_of(batch) == ["queued", "succeeded", "succeeded"]
+
+
+def test_f16_rows_that_hold_nonsense_stop_nothing(redis: Redis, record: Record) -> None:
+    """Written by hand, say: what has the wrong form counts as not given, in workers and on pages too."""
+    batch = batch_of([jobs.succeed] * 5, allow_failures=True, on_finish=job_of(jobs.succeed, 9)).dispatch()
+    for position, options in enumerate(([], {"retries": "x", "intervals": ["y"], "timeout": {}}, "text")):
+        BatchJob.objects.filter(role="item", position=position).update(options=options)
+    BatchJob.objects.filter(role="item", position=3).update(args={"a": 1}, kwargs=[2])
+    BatchJob.objects.filter(role="item", position=4).update(func="no such path")
+    redis.flushall()
+    assert reconcile() == {reconciling.GONE: 5}
+    assert numbers(finish(batch)) == (3, 2, 0)
+    Batch.objects.update(final_counts={"a": "b"})
+    assert numbers(Batch.objects.get()) == (3, 2, 0)
+
+
+def test_f16_a_row_that_cannot_be_ended_stops_nothing(
+    workers: Any, record: Record, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch, worker = a_horse(workers, record)
+    worker.kill_all()
+    forget_executions(redis)
+    waiting = batch_of([jobs.succeed]).dispatch()
+    django_rq.get_queue("default").empty()
+    with monkeypatch.context() as patches:
+        patches.setattr(settling, "settle", lambda *args: {}["a row that nobody has thought of"])
+        assert reconcile() == {reconciling.LOST: 1, reconciling.GONE: 1}
+    assert "could not be mended" in caplog.text
+    assert reconcile() == {reconciling.LOST: 1}
+    assert (finish(batch).status, ended(waiting).status) == ("failed", "succeeded")
 
 
 def test_a_short_look_goes_on_where_the_last_one_ended(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
