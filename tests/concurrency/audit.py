@@ -76,7 +76,7 @@ def _check_outcome(batch: Batch) -> None:
     for callback in batch.jobs.exclude(role=Role.ITEM).exclude(func=""):
         this_run = (callback.pk, batch.run)
         times = sum(number for (*key, _), number in bodies.executions.items() if tuple(key) == this_run)
-        assert times == fired[Role(callback.role)], (callback.role, batch.status, batch.run, times)
+        assert times == fired[Role(callback.role)], (batch.status, times, _described(callback))
 
 
 def _check_executions() -> None:

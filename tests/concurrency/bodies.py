@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 
 from django_job_batches import BatchFinished, current_batch, current_job, job_of
-from django_job_batches.models import BatchJob, JobStatus
+from django_job_batches.models import BatchJob, JobStatus, Role
 from tests.models import Effect
 
 executions: Counter[tuple[int, int, int]] = Counter()
@@ -70,11 +70,11 @@ def add_more() -> None:
 
 
 def cancel_another() -> None:
-    """Cancels a job of its batch that waits, by itself."""
+    """Cancels an item of its batch that waits, by itself."""
     _note()
     batch = current_batch()
     assert batch is not None
-    waiting = list(batch.jobs.filter(status=JobStatus.QUEUED).exclude(func="")[:20])
+    waiting = list(batch.jobs.filter(role=Role.ITEM, status=JobStatus.QUEUED).exclude(func="")[:20])
     if waiting:
         random.choice(waiting).cancel()
 
