@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_job_batches import memory, outbox, queues, retrying, settling, transitions
-from django_job_batches.conf import settings
+from django_job_batches.conf import queue_names, settings
 from django_job_batches.database import at_home, repeated, storable
 from django_job_batches.models import DUE, Batch, BatchJob, JobStatus
 from django_job_batches.transitions import batches_of, jobs_of
@@ -218,6 +218,8 @@ class _Look:
 
     def _not_enqueued(self) -> None:
         here = Q() if self._ids is None else Q(batch__in=self._ids)
+        if self._seconds is not None:  # the jobs of a synchronous queue would run in this very process
+            here &= ~Q(queue_name__in=[name for name in queue_names() if queues.is_synchronous(name)])
         if self.dry_run:
             self._note(NOT_ENQUEUED, outbox.due(self.using).filter(here).count())
             return

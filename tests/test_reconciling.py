@@ -358,8 +358,8 @@ def dispatcher() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
         process.stdout.close()
 
 
-def test_f11_a_dispatcher_that_was_killed(dispatcher: Any, record: Record) -> None:
-    """Kinds 11 and 28: what was not written never will be; the batch is called off, and its clean-up runs."""
+def test_a_dispatcher_that_was_killed(dispatcher: Any, record: Record) -> None:
+    """What was not written never will be; the batch is called off, and its clean-up runs."""
     process = dispatcher(60)
     process.kill()
     process.wait()

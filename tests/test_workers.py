@@ -50,10 +50,14 @@ def test_a_killed_horse_is_settled_by_its_worker(workers: Any, record: Record) -
     assert worker.output().count("default: ") <= 1
 
 
+@pytest.mark.parametrize("worker_class", [BATCH_WORKER, "rq.Worker"])
 @pytest.mark.parametrize("body", [jobs_failures.die_before_settling, jobs_failures.die_after_commit])
-def test_a_horse_that_dies_around_its_settling(body: Any, workers: Any, record: Record) -> None:
+def test_f11_a_horse_that_dies_around_its_last_commit(
+    body: Any, worker_class: str, workers: Any, record: Record
+) -> None:
+    """Before it, or between it and the callback's enqueue: the callback runs all the same."""
     batch = batch_of([body], allow_failures=1, on_finish=job_of(jobs.succeed, 2)).dispatch()
-    workers(worker_class=BATCH_WORKER)
+    workers(worker_class=worker_class)
     wait_until(partial(has_finished, batch), timeout=10)
     status = "failed" if body is jobs_failures.die_before_settling else "succeeded"
     assert rows_of(ended(batch)) == [status]

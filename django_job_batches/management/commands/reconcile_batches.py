@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, close_old_connections, router
+from django.db import DatabaseError, InterfaceError, close_old_connections, router
 
 from django_job_batches import reconciling
 from django_job_batches.conf import settings
@@ -50,7 +50,7 @@ class Command(BaseCommand):
                 found = reconciling.reconcile(using, batch_id=options["batch"], dry_run=options["dry_run"])
                 if found:
                     self._report(found, options)
-            except (QueueError, DatabaseError) as error:
+            except (QueueError, DatabaseError, InterfaceError) as error:
                 self.stderr.write(f"{type(error).__name__}: {error}; trying again in {options['every']:g} s.")
             close_old_connections()
             stop.wait(options["every"])
