@@ -221,8 +221,8 @@ def test_f05_who_adds_at_once_does_not_deadlock_over_new_lanes(
     """Each of them makes the lanes that are missing, and then counts into them."""
     monkeypatch.setattr(dispatching, "JOBS_PER_LANE", 4)
     batches = [batch_of([bodies.fine]).dispatch() for _ in range(25)]
-    with no_deadlock(), hire(12) as crew:
-        monkeypatch.setattr(queues, "enqueue", lambda name, works: None)  # nobody works
+    with no_deadlock(), hire(12) as crew, monkeypatch.context() as patches:
+        patches.setattr(queues, "enqueue", lambda name, works: None)  # nobody works
         for batch in batches:
             copies = [Batch.objects.get(pk=batch.pk) for _ in range(12)]
             crew.do(*[partial(copy.add, [job_of(bodies.fine)] * 4) for copy in copies], at_once=True)
