@@ -59,13 +59,13 @@ def _assert_finished(batch: Batch, rows: list[BatchJob]) -> None:
 
 
 def _assert_counters(batch: Batch, rows: list[BatchJob]) -> None:
-    """Lane by lane, and in the totals that the batch keeps."""
+    """Lane by lane, and in the totals that the batch keeps. A chunk that could not be written leaves empty lanes."""
     names = ("total", "pending", *(str(status) for status in ENDED))
     by_lane = {lane: Counter(row.status for row in _items(rows) if row.lane == lane) for lane in range(batch.lanes)}
     lanes = BatchCounter.objects.using(batch._state.db).filter(batch=batch).values("lane", *names)
-    assert sorted(lane["lane"] for lane in lanes) == sorted(by_lane)
+    assert {lane["lane"] for lane in lanes} >= set(by_lane)
     for lane in lanes:
-        ended = by_lane[lane["lane"]]
+        ended = by_lane.get(lane["lane"], Counter())
         assert [lane[name] for name in names] == [ended.total(), 0, *(ended[status] for status in ENDED)]
     everything = Counter(row.status for row in _items(rows))
     expected = [everything.total(), 0, *(everything[status] for status in ENDED)]
