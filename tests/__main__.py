@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 from example_project.redis_server import INSTALL_HINT, find_redis_server
 from tests.services import DATABASES, HOW_TO_GET, why_unreachable
@@ -21,6 +22,14 @@ from tests.services import DATABASES, HOW_TO_GET, why_unreachable
 RULE = "=" * 100
 COVERAGE = [sys.executable, "-m", "coverage"]
 NO_TESTS = 5  # pytest's exit code, when nothing was selected for this database
+
+
+class Result(NamedTuple):
+    """How the tests went on one database: pytest's exit code, how long it took, and a line for each failure."""
+
+    code: int
+    seconds: float
+    failures: list[str]
 
 
 def main() -> int:
@@ -37,7 +46,7 @@ def main() -> int:
     reachable = [name for name in wanted if name not in missing]
     results = _run_all(reachable, pytest_arguments, options.at_once)
     _summarize(results, missing)
-    codes = [code for code, _ in results.values()]
+    codes = [result.code for result in results.values()]
     return int(any(code not in (0, NO_TESTS) for code in codes) or set(codes) == {NO_TESTS})
 
 
@@ -48,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_all(databases: Sequence[str], arguments: Sequence[str], at_once: int) -> dict[str, tuple[int, float]]:
-    """Exit code and seconds per database; all of them together are measured for coverage."""
+def _run_all(databases: Sequence[str], arguments: Sequence[str], at_once: int) -> dict[str, Result]:
+    """The result per database; all of them together are measured for coverage."""
     _coverage("erase")
     with ThreadPoolExecutor(max(1, at_once)) as pool:
         results = dict(zip(databases, pool.map(partial(_pytest, arguments=arguments), databases), strict=True))
@@ -58,9 +67,9 @@ def _run_all(databases: Sequence[str], arguments: Sequence[str], at_once: int) -
     return results
 
 
-def _pytest(database: str, arguments: Sequence[str]) -> tuple[int, float]:
+def _pytest(database: str, arguments: Sequence[str]) -> Result:
     """Run pytest on a database, each line of its output with the database's name before it."""
-    started_at = time.monotonic()
+    started_at, failures = time.monotonic(), []
     with subprocess.Popen(
         [*COVERAGE, "run", "-m", "pytest", *arguments],
         env={**os.environ, "TEST_DATABASE": database},
@@ -71,18 +80,22 @@ def _pytest(database: str, arguments: Sequence[str]) -> tuple[int, float]:
     ) as process:
         for line in process.stdout or ():
             print(f"{database:10} | {line}", end="", flush=True)
-    return process.returncode, time.monotonic() - started_at
+            if line.startswith(("FAILED ", "ERROR ")):
+                failures.append(line.rstrip())
+    return Result(process.returncode, time.monotonic() - started_at, failures)
 
 
 def _coverage(*arguments: str) -> None:
     subprocess.run([*COVERAGE, *arguments], check=False)
 
 
-def _summarize(results: dict[str, tuple[int, float]], missing: dict[str, str]) -> None:
+def _summarize(results: dict[str, Result], missing: dict[str, str]) -> None:
     print(f"\n{RULE}")
-    for database, (code, seconds) in results.items():
+    for database, (code, seconds, failures) in results.items():
         outcome = {0: "passed", NO_TESTS: "had no test to run"}.get(code, f"FAILED (pytest's exit code {code})")
         print(f"{database:12} {outcome} in {seconds:.0f} s")
+        for failure in failures:
+            print(f"    {failure}")
     if missing:
         print(f"\n{_describe(missing)}")
     print(RULE, flush=True)
