@@ -1,6 +1,7 @@
 """`python -m tests.chaos.dispatcher SEED JOBS`: dispatches so many jobs in batches, and disturbs those that run.
 
-What fails here because a server is away is tried with the next batch; what was begun must end all the same.
+What fails here because a server is away is tried with the next batch; what was begun must end all the same. Batches
+follow each other at the pace of the workers, so that some end, and are retried, while faults go on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import django
 
+BACKLOG = 800
+"""With so many jobs before the workers, the next batch waits."""
+
 
 def main(seed: str, jobs: int) -> None:
     from django.db import DatabaseError, InterfaceError, connections
@@ -23,13 +27,15 @@ def main(seed: str, jobs: int) -> None:
     from tests.chaos.plan import a_batch
 
     rng = random.Random(seed)
-    while _written() < jobs:
+    while _sum_of("total") < jobs:
         size = rng.randint(30, 300)
         try:
-            a_batch(rng, min(size, jobs), f"chaos {size}").dispatch()
+            if _sum_of("pending") < BACKLOG:
+                a_batch(rng, min(size, jobs), f"chaos {size}").dispatch()
             for _ in range(3):
                 with suppress(BatchError):
                     _disturb(rng)
+            time.sleep(0.2)
         except (DatabaseError, InterfaceError, RedisError, BatchError) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             connections.close_all()
@@ -37,12 +43,12 @@ def main(seed: str, jobs: int) -> None:
     Path(os.environ["CHAOS_DISPATCHED"]).touch()
 
 
-def _written() -> int:
+def _sum_of(counter: str) -> int:
     from django.db.models import Sum
 
     from django_job_batches.models import BatchCounter
 
-    return BatchCounter.objects.aggregate(number=Sum("total"))["number"] or 0
+    return BatchCounter.objects.aggregate(number=Sum(counter))["number"] or 0
 
 
 def _disturb(rng: random.Random) -> None:
