@@ -26,6 +26,7 @@ from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job as RQJob
 from rq.job import JobStatus as RQStatus
+from rq.results import Result
 from rq.timeouts import BaseTimeoutException, JobTimeoutException, TimerDeathPenalty, UnixSignalDeathPenalty
 from rq.utils import as_text, parse_timeout, str_to_date
 
@@ -162,18 +163,26 @@ LONG_SCAN = 5_000_000
 
 
 def remove(name: str, ids: list[str]) -> None:
-    """Take these out of RQ, because their rows will not run; a worker that has popped one finds it cancelled."""
+    """Take these out of RQ, because their rows will not run; a worker that has popped one finds it cancelled.
+
+    It may have ended since, without any effect: what RQ keeps of that goes too.
+    """
     target = queue(name)
-    scheduled = target.scheduled_job_registry
     scan = target.count * len(ids) <= LONG_SCAN
+    registries = [
+        target.scheduled_job_registry,
+        target.canceled_job_registry,
+        target.finished_job_registry,
+        target.failed_job_registry,
+    ]
     with target.connection.pipeline(transaction=False) as pipeline:
         for job_id in ids:
             if scan:
                 pipeline.lrem(target.key, 1, job_id)
             pipeline.lrem(target.intermediate_queue_key, 1, job_id)
-            pipeline.zrem(scheduled.key, job_id)
-            pipeline.zrem(target.canceled_job_registry.key, job_id)
-            pipeline.delete(RQJob.key_for(job_id))
+            for registry in registries:
+                pipeline.zrem(registry.key, job_id)
+            pipeline.delete(RQJob.key_for(job_id), Result.get_key(job_id))
         pipeline.execute()
 
 

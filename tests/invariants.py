@@ -158,5 +158,5 @@ def _assert_kept_jobs_expire() -> None:
     redis = queues[0].connection
     hashes = {key.decode().removeprefix("rq:job:") for key in redis.scan_iter("rq:job:*")}
     hashes = {job_id for job_id in hashes if ":" not in job_id}
-    assert hashes == kept
+    assert hashes == kept, (hashes - kept, kept - hashes)
     assert [job_id for job_id in hashes if redis.ttl(f"rq:job:{job_id}") < 0] == []

@@ -25,12 +25,14 @@ from django_job_batches import (
     chain,
     dispatch_lock,
     job_of,
+    outbox,
     signals,
 )
 from django_job_batches.models import Batch, BatchJob
 from tests import jobs
 from tests.failures.books import ended, numbers, rows_of
 from tests.in_process import enqueued, work
+from tests.invariants import assert_all_ended
 from tests.processes import Record
 
 pytestmark = pytest.mark.usefixtures("live_db", "record")
@@ -362,3 +364,18 @@ def test_a_cancelled_batch_leaves_nothing_in_redis(redis: Redis) -> None:
     batch.cancel()
     assert enqueued() == []
     assert list(redis.scan_iter("*:job:*")) == []
+
+
+def test_nor_what_a_worker_has_refused_meanwhile(redis: Redis, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the commit that cancels a job and its removal from RQ, a worker has taken it, and passed over it."""
+    batch = batch_of([jobs.succeed]).dispatch()
+
+    def remove(rows: list[BatchJob]) -> None:
+        work()
+        really(rows)
+
+    really = outbox.remove
+    monkeypatch.setattr(outbox, "remove", remove)
+    batch.cancel()
+    assert record.lines() == []
+    assert_all_ended()
