@@ -109,3 +109,10 @@ def end_silently() -> None:
     """The horse ends as if all were well, before anything is written down."""
     _record().write("end_silently")
     os._exit(0)
+
+
+def sleep_without_alarm(seconds: float) -> None:
+    """As library code in C does that never lets a signal through: no time limit inside the process reaches it."""
+    _record().write("sleep_without_alarm")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(seconds)
