@@ -182,7 +182,7 @@ def remove(name: str, ids: list[str]) -> None:
             pipeline.lrem(target.intermediate_queue_key, 1, job_id)
             for registry in registries:
                 pipeline.zrem(registry.key, job_id)
-            pipeline.delete(RQJob.key_for(job_id), Result.get_key(job_id))
+            pipeline.delete(RQJob.key_for(job_id), Result.get_key(job_id))  # type: ignore[no-untyped-call]
         pipeline.execute()
 
 
