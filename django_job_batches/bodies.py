@@ -126,11 +126,12 @@ class _Watch:
 
 
 def _invoke(func: Callable[..., Any], job: BatchJob, seconds: int) -> Any:
-    if not inspect.iscoroutinefunction(getattr(func, "func", func)):
-        return func(*job.args, **job.kwargs)
+    result = func(*job.args, **job.kwargs)
+    if not inspect.isawaitable(result):
+        return result
 
     async def limited() -> Any:
-        return await asyncio.wait_for(func(*job.args, **job.kwargs), None if seconds == -1 else seconds)
+        return await asyncio.wait_for(result, None if seconds == -1 else seconds)
 
     return async_to_sync(limited)()
 

@@ -11,10 +11,10 @@ from django.db import connections
 from django.utils import timezone
 
 from django_job_batches import history, queues, transitions
-from django_job_batches.arguments import text
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, home_of
 from django_job_batches.models import NOT_STARTED, Batch, BatchJob, JobStatus, Role
+from django_job_batches.options import checked_label, checked_user
 from django_job_batches.outbox import cancel_batch, carry_out, remove
 from django_job_batches.transitions import batches_of, jobs_of
 
@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool) -> bool:
     """See ``Batch.cancel()``."""
     using = home_of(batch)
-    done = cancel_batch(using, batch.pk, text(reason, "reason"))
+    reason, by = checked_label(reason, "reason"), checked_user(by, "by")
+    done = cancel_batch(using, batch.pk, reason)
     batch.refresh_from_db(using=using)
     if stop_running and not batch.is_finished:  # also what runs on after an earlier decision
         after_commit(partial(_stop_all, using, batch.pk), using)

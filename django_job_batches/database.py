@@ -199,7 +199,8 @@ def find_by_key_alone(query: Query) -> None:
 def after_commit(func: Callable[[], Any], using: str) -> None:
     """Run ``func`` once the caller's transaction has committed, or now if there is none."""
     if connections[using].in_atomic_block:
-        transaction.on_commit(func, using=using, robust=True)
+        # by a function with a name: Django 5.2 asks for it when it logs what a robust one has raised
+        transaction.on_commit(lambda: func(), using=using, robust=True)
     else:
         func()
 

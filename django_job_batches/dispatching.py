@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -15,7 +15,7 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from django_job_batches import memory, outbox, transitions
+from django_job_batches import memory, outbox, outcomes, transitions
 from django_job_batches.conf import settings
 from django_job_batches.database import after_commit, at_home, atomically, home_of, repeated, storable
 from django_job_batches.exceptions import BatchError, BatchFinished, DuplicateBatch
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 JOBS_PER_LANE = 128
 LANES_PER_CHUNK = 8
+MAX_DEPTH = 50
+"""Levels of nested batches: the end of the innermost one may end all those around it, in one transaction."""
 
 Unit = tuple["JobDescription | BatchDescription", ...]
 """An item, or the links of a chain: what stays together in one chunk and one lane."""
@@ -62,6 +64,12 @@ class _TooLateError(BatchError):
     """The batch takes no more items."""
 
 
+def _too_late(batch: Batch) -> BatchFinished:
+    return BatchFinished(
+        f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
+    )
+
+
 class _CancelledError(Exception):
     """The batch was cancelled while it was being dispatched."""
 
@@ -79,6 +87,7 @@ class _Dispatch:
         self.batches: list[uuid.UUID] = []
         self.unsealed: dict[uuid.UUID, Batch] = {}
         self.rows = 0
+        self.depth = 0
         self.redis_answers = True
         self.root: Batch | None = None
 
@@ -101,13 +110,14 @@ class _Dispatch:
 
     def add(self, batch: Batch, items: Iterable[Any]) -> int:
         current = transitions.reread(batch, self.using)
+        if current.is_decided:
+            raise _too_late(batch)
         self.batches.append(batch.pk)
         try:
             with self._watched():
                 number = self._write_items(current, items, added=True)
         except _TooLateError:
-            message = f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
-            raise BatchFinished(message) from None
+            raise _too_late(batch) from None
         except BaseException as error:
             if self.rows:
                 self._break_off(batch, error)
@@ -142,10 +152,16 @@ class _Dispatch:
 
     def _fill_nested(self, nested: list[Nested]) -> None:
         """Write all that belongs to these batches, whose rows are there, and seal them."""
+        self.depth += 1
+        if nested and self.depth > MAX_DEPTH:
+            raise ValueError(
+                f"Batches are nested more than {MAX_DEPTH} levels deep; have jobs add() to a batch instead."
+            )
         for batch, description in nested:
             self._fill_nested(self._write_callbacks(batch, description))
             self._write_items(batch, description.items)
             self._seal(batch)
+        self.depth -= 1
 
     def _seal(self, batch: Batch) -> None:
         outbox.carry_out(partial(transitions.seal, batch), self.using)
@@ -153,11 +169,13 @@ class _Dispatch:
 
     def _break_off(self, batch: Batch, error: BaseException) -> None:
         """The items could not be read to their end: outside a transaction, the batch fails with that error."""
-        if getattr(error, "batch", None) is None:
-            error.batch = batch  # type: ignore[attr-defined]
-        if not self.streaming:
+        if not self.streaming:  # the caller's transaction, or at least a savepoint of it, is rolled back
             return
-        what = f"{type(error).__name__}: {error}"
+        if getattr(error, "batch", None) is None:
+            with suppress(Exception):  # of a class that takes no attributes
+                error.batch = batch  # type: ignore[attr-defined]
+        details = outcomes.described(error)
+        what = f"{details['error_class'].rpartition('.')[2]}: {details['error_message']}"
         try:
             outbox.carry_out(partial(transitions.fail, batch), self.using)
             self._end_early(batch, what)

@@ -36,7 +36,7 @@ def run_job(using: str, pk: int, attempt: int) -> None:
     if job is None:
         logger.warning("Job %s is not in the database %r any more.", pk, using)
         return
-    claim = partial(transitions.claim, job, attempt, queues.current_worker_name())
+    claim = partial(transitions.claim, job, attempt, _stored_name(queues.current_worker_name()))
     confirm = partial(transitions.has_claimed, job, attempt)
     if repeated(claim, using, patience=settings.SETTLE_FOR, confirm=confirm, what="claim") is not False:
         _note_start(job)
@@ -48,6 +48,11 @@ def run_job(using: str, pk: int, attempt: int) -> None:
         reconciling.look_around(using)
     if error is not None:
         raise outcomes.presentable(error)
+
+
+def _stored_name(worker: str) -> str:
+    """A worker's name as far as its column holds it."""
+    return worker[: BatchJob._meta.get_field("worker_name").max_length]
 
 
 def _load(using: str, pk: int) -> BatchJob | None:
@@ -128,7 +133,7 @@ def _refused(using: str, pk: int, attempt: int) -> BaseException | None:
         return _redelivered(job, attempt)
     if job.attempts == attempt:
         catch_up(using, job.batch_id)
-    elif job.status in DUE and job.batch.is_decided:
+    elif job.role == Role.ITEM and job.status in DUE and job.batch.is_decided:
         cancel_jobs(using, job.batch, [pk])
     elif job.status in DUE:
         jobs_of(using).filter(pk=pk, status__in=DUE, attempts=job.attempts).update(enqueued_at=None)
@@ -170,7 +175,7 @@ def killed(rq_job: Any, worker_name: str) -> None:
         return
     using, pk, attempt = rq_job.args
     job = _load(using, pk)
-    if job is not None and job.attempts >= attempt and job.worker_name == worker_name:
+    if job is not None and job.attempts >= attempt and job.worker_name == _stored_name(worker_name):
         _refused(using, pk, attempt)
         rq_job.retries_left = 0
 

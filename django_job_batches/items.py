@@ -10,11 +10,18 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 
-from django_job_batches.arguments import arguments, plain, text
-from django_job_batches.options import Allowance, Options, checked_allowance, checked_queue, given_options
+from django_job_batches.arguments import arguments, plain
+from django_job_batches.options import (
+    Allowance,
+    Options,
+    checked_allowance,
+    checked_label,
+    checked_queue,
+    checked_user,
+    given_options,
+)
 
 if TYPE_CHECKING:
     from django_job_batches.models import Batch
@@ -156,7 +163,7 @@ def batch_of(
         queue_name=checked_queue(queue_name),
         key=None if key is None else _key(key),
         metadata=_metadata(metadata),
-        created_by=_user(created_by),
+        created_by=checked_user(created_by, "created_by"),
     )
 
 
@@ -237,7 +244,7 @@ def _importable(path: str) -> str:
         raise ValueError(f"{path:.60}… is longer than {MAX_NAME} characters; move the function to a shorter path.")
     try:
         target = import_string(path)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # the last two for dots where there is no name
         raise ValueError(f"{path!r} cannot be imported ({error}); pass a module-level function or its path.") from error
     if not callable(target) and not is_task(target):
         raise ValueError(f"{path!r} is {type(target).__name__}, which cannot be called; pass the path of a function.")
@@ -245,6 +252,8 @@ def _importable(path: str) -> str:
 
 
 def _task_options(func: Any) -> Options:
+    if isinstance(func, str):
+        func = import_string(func)
     if not is_task(func):
         return Options()
     return Options(
@@ -266,9 +275,7 @@ def _callbacks(value: Any, where: str) -> tuple[JobDescription | BatchDescriptio
 
 
 def _name(value: Any, what: str) -> str:
-    if not isinstance(value, (str, Promise)):
-        raise TypeError(f"{what} is {value!r:.200}; pass text.")
-    name = text(str(value), what)
+    name = checked_label(value, what)
     if len(name) > MAX_NAME:
         raise ValueError(f"{what} has {len(name)} characters, more than {MAX_NAME}; shorten it.")
     return name
@@ -287,13 +294,3 @@ def _metadata(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"metadata is {value!r:.200}; pass a dict.")
     return plain(dict(value), "metadata")  # type: ignore[no-any-return]
-
-
-def _user(value: Any) -> Any:
-    if value is None:
-        return None
-    from django.contrib.auth import get_user_model
-
-    if not isinstance(value, get_user_model()) or value.pk is None:
-        raise TypeError(f"created_by is {value!r:.200}; pass a saved user, or None.")
-    return value

@@ -20,8 +20,11 @@ def dispatch_lock(name: str, timeout: float = 10, wait: float = 0) -> Iterator[N
     """Hold the lock ``name`` in Redis; nobody else gets it meanwhile.
 
     ``timeout``: seconds after which the lock of a process that died is free; a living one renews it.
-    ``wait``: seconds to wait for the lock. Raises ``LockNotAcquired`` when somebody else holds it longer than that.
+    ``wait``: seconds to wait for the lock. Raises ``LockNotAcquired`` when somebody else holds it longer than that,
+    ``ValueError`` unless ``timeout`` is above 0.
     """
+    if timeout <= 0:
+        raise ValueError(f"timeout is {timeout!r}; pass the seconds after which the lock of a dead process is free.")
     connection = queues.queue(settings.QUEUE).connection
     lock = Lock(connection, f"job_batches:lock:{name}", timeout=timeout, thread_local=False)
     if not lock.acquire(blocking=wait > 0, blocking_timeout=wait or None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_job_batches.conf import settings
 from django_job_batches.database import find_by_key_alone
+from django_job_batches.exceptions import BatchError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -91,7 +93,27 @@ class RowQuerySet(models.QuerySet[Row]):
         return super(RowQuerySet, rows).update(**kwargs)
 
 
+class JobQuerySet(RowQuerySet["BatchJob"]):
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Refused: the counters of the batch would no longer be those of its jobs."""
+        raise BatchError("Jobs are deleted with their batch alone, by Batch.delete(); cancel those that shall not run.")
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
 class BatchQuerySet(RowQuerySet["Batch"]):
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """``Batch.delete()`` of each, with what is nested in it; ``BatchError`` at the first one that can still run."""
+        numbers: Counter[str] = Counter()
+        for pk in list(self.values_list("pk", flat=True)):
+            for batch in self.model._default_manager.using(self.db).filter(pk=pk, parent_job=None):
+                numbers += Counter(batch.delete()[1])
+        return numbers.total(), dict(numbers)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
     def active(self) -> BatchQuerySet:
         """Batches that have not ended, those that wait for their turn included."""
         return self.filter(finished_at=None)
@@ -384,7 +406,7 @@ class BatchJob(models.Model):
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     stop_requested_at = models.DateTimeField(_("stop requested at"), null=True, blank=True)
 
-    objects = models.Manager.from_queryset(RowQuerySet["BatchJob"])()
+    objects = models.Manager.from_queryset(JobQuerySet)()
 
     class Meta:
         verbose_name = _("job")
@@ -446,6 +468,10 @@ class BatchJob(models.Model):
         from django_job_batches.cancelling import cancel_job
 
         return cancel_job(self)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Refused, as by ``JobQuerySet``."""
+        return type(self).objects.filter(pk=self.pk).delete()
 
     def stop(self) -> bool:
         """Stop this job if it runs; True if the command was sent. It then ends as cancelled."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.utils import timezone
+from django.utils.functional import Promise
 
 from django_job_batches.arguments import text
 from django_job_batches.conf import queue_names
 
 MILLION = 1_000_000
-MOST = {"allow_failures": 2**63 - 1, "timeout": 10**9, "retry": MILLION}
-"""What the columns, and the alarm of the operating system, can hold."""
+MOST = {"allow_failures": 2**63 - 1, "timeout": 10**9, "retry": MILLION, "interval": 10**9}
+"""What the columns, the calendar, and the alarm of the operating system can hold."""
 
 
 class RetryPlan(NamedTuple):
@@ -82,15 +83,17 @@ def checked_allowance(value: Any) -> Allowance:
     if isinstance(value, int) and 0 <= value <= MOST["allow_failures"]:
         return Allowance(value, None)
     if isinstance(value, float) and 0 <= value <= 1:
-        return Allowance(None, round(value * MILLION))
+        return Allowance(None, math.ceil(value * MILLION - 0.001))  # up, so that a third of three is one
     raise ValueError(f"allow_failures is {value!r}; pass a whole number from 0 on, or a share between 0 and 1.")
 
 
 def checked_queue(name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"queue_name is {name!r:.200}; pass the name of a queue in settings.RQ_QUEUES.")
     if name is not None and name not in queue_names():
         known = ", ".join(sorted(queue_names())) or "none"
         raise ValueError(f"There is no queue {name!r} in settings.RQ_QUEUES (configured: {known}).")
-    return name  # type: ignore[no-any-return]
+    return name
 
 
 def checked_timeout(value: Any) -> int | None:
@@ -119,6 +122,8 @@ def checked_retry(value: Any) -> RetryPlan | None:
             raise TypeError(f"retry is {value!r}; pass an rq.Retry, or the number of retries.") from None
     if not 0 <= plan.max <= MOST["retry"]:
         raise ValueError(f"retry is {plan.max}; pass 0 or more retries, and at most {MOST['retry']:,}.")
+    if any(not 0 <= seconds <= MOST["interval"] for seconds in plan.intervals):
+        raise ValueError(f"retry has the intervals {plan.intervals!r:.200}; pass 0 to {MOST['interval']:,} seconds.")
     return plan
 
 
@@ -139,7 +144,7 @@ def checked_run_after(value: Any) -> datetime | timedelta | None:
         return value
     if isinstance(value, timedelta):
         try:
-            timezone.now() + value
+            checked_run_after(timezone.now() + value)
         except OverflowError:
             raise ValueError(f"run_after is {value!r}, beyond the end of the calendar; pass less.") from None
         return value
@@ -147,6 +152,8 @@ def checked_run_after(value: Any) -> datetime | timedelta | None:
         raise TypeError(f"run_after is {value!r}; pass an aware datetime or a timedelta.")
     if timezone.is_naive(value):
         raise ValueError("run_after has no time zone; pass an aware datetime, such as timezone.now() + timedelta(…).")
+    if value.year >= MAXYEAR:
+        raise ValueError(f"run_after is {value!r}, at the end of the calendar; pass less.")
     return value
 
 
@@ -156,3 +163,20 @@ def checked_text(value: Any, name: str) -> str | None:
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r:.200}; pass text.")
     return text(value, name)
+
+
+def checked_label(value: Any, name: str) -> str:
+    """Text, or a translation that is looked up now."""
+    if not isinstance(value, (str, Promise)):
+        raise TypeError(f"{name} is {value!r:.200}; pass text.")
+    return text(str(value), name)
+
+
+def checked_user(value: Any, name: str) -> Any:
+    if value is None:
+        return None
+    from django.contrib.auth import get_user_model
+
+    if not isinstance(value, get_user_model()) or value.pk is None:
+        raise TypeError(f"{name} is {value!r:.200}; pass a saved user, or None.")
+    return value

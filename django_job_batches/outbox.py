@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from django.db import DatabaseError, InterfaceError
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from django_job_batches import queues, transitions
-from django_job_batches.conf import settings
+from django_job_batches.conf import queue_names, settings
 from django_job_batches.database import after_commit, atomically, repeated
 from django_job_batches.models import DUE, NOT_STARTED, Batch, BatchJob, BatchStatus, Counts, Role, summed_counts
 from django_job_batches.signals import batch_cancelled, batch_finished
@@ -59,51 +61,67 @@ def close_books(using: str, batch_id: uuid.UUID) -> None:
     if batch is None:
         return
     counts = summed_counts(using, [batch_id]).get(batch_id, Counts())
-    batches_of(using).filter(pk=batch_id, run=batch.run, finished_at__isnull=False).update(final_counts=counts)
-    batch_finished.send_robust(Batch, batch=batch)
+    rows = batches_of(using).filter(pk=batch_id, run=batch.run, finished_at__isnull=False, final_counts__isnull=True)
+    if rows.update(final_counts=counts):
+        batch_finished.send_robust(Batch, batch=batch)
 
 
 # Enqueue what is due
 
 
 def due(using: str) -> QuerySet[BatchJob]:
-    """What is in the outbox, and not held back by a nested batch that waits for its turn."""
-    rows = jobs_of(using).filter(status__in=DUE, enqueued_at=None)
-    return rows.exclude(batch__status=BatchStatus.WAITING)
+    """What is in the outbox, for a queue that there is, and not held back by a nested batch that waits for its turn."""
+    rows = jobs_of(using).filter(status__in=DUE, enqueued_at=None).exclude(batch__status=BatchStatus.WAITING)
+    return rows.filter(Q(func="") | Q(queue_name__in=queue_names()))
 
 
-def flush(using: str, rows: Q | None = None, *, limit: int | None = None) -> int:
-    """Enqueue what is due among ``rows`` (default: everything), oldest first; returns how many were enqueued.
+def flush(
+    using: str, rows: Q | None = None, *, limit: int | None = None, after_each: Callable[[int], None] | None = None
+) -> None:
+    """Enqueue what is due among ``rows`` (default: everything), oldest first; look at ``limit`` rows at most.
 
-    Stops with a warning when Redis is away: the rows stay in the outbox, and the next dispatch, or the next job that
-    ends, looks at it again.
+    ``after_each`` is called after each chunk, with how many of it were enqueued. Stops with a warning when Redis is
+    away: the rows stay in the outbox, and the next dispatch, or the next job that ends, looks at it again.
     """
-    sent, last, chunk = 0, 0, settings.CHUNK_SIZE
+    looked, last, chunk = 0, 0, settings.CHUNK_SIZE
     wanted = due(using).filter(rows or Q()).order_by("pk")
-    while limit is None or sent < limit:
+    while limit is None or looked < limit:
         rows_left = wanted.filter(pk__gt=last).select_related("batch").defer("args", "kwargs", "result")[:chunk]
         found: list[BatchJob] = repeated(partial(list, rows_left), using, what="flush") or []
         if not found:
             break
         last = found[-1].pk
+        looked += len(found)
         jobs = [job for job in found if not job.is_nested_batch]
-        called_off = [job for job in jobs if job.role == Role.ITEM and job.batch.is_decided]
         ready = [job for job in jobs if job.role != Role.ITEM or not job.batch.is_decided]
-        _cancel(using, called_off)
+        _cancel(using, [job for job in jobs if job not in ready])
         if not push(using, _lease(using, ready), check=len(found) > FEW):
             break
-        sent += len(ready)
         for job in found:
             if job.is_nested_batch:
-                open_nested(using, job)
+                with _alone(job):
+                    open_nested(using, job)
+        if after_each is not None:
+            after_each(len(ready))
         if len(found) < chunk:
             break
-    return sent
+
+
+@contextmanager
+def _alone(about: Batch | BatchJob) -> Iterator[None]:
+    """Rows that make no sense stop nobody else's; a server that is away does."""
+    try:
+        yield
+    except (DatabaseError, InterfaceError, queues.QueueError):
+        raise
+    except Exception:
+        logger.exception("%s %s cannot go on; the rest does.", type(about).__name__, about.pk)
 
 
 def _cancel(using: str, jobs: list[BatchJob]) -> None:
     for batch in {job.batch for job in jobs}:
-        cancel_jobs(using, batch, [job.pk for job in jobs if job.batch_id == batch.pk])
+        with _alone(batch):
+            cancel_jobs(using, batch, [job.pk for job in jobs if job.batch_id == batch.pk])
 
 
 def _lease(using: str, jobs: list[BatchJob]) -> list[BatchJob]:
@@ -135,13 +153,14 @@ def _lease_many(using: str, jobs: list[BatchJob], now: datetime) -> list[int]:
 
 
 def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
-    """Enqueue rows whose lease is ours; False if Redis is away, after giving the leases back.
+    """Enqueue rows whose lease is ours; False if a Redis is away, after giving those leases back.
 
     ``check``: pass over what RQ has already, as after a push whose answer was lost.
     """
     by_queue: dict[str, list[BatchJob]] = defaultdict(list)
     for job in jobs:
         by_queue[job.queue_name].append(job)
+    is_complete = True
     for name, group in by_queue.items():
         try:
             _push(using, name, group, check)
@@ -150,11 +169,11 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
                 "Redis is away (%s): %d jobs stay in the database, and are enqueued later.", error, len(group)
             )
             _give_back(using, group)
-            return False
+            is_complete = False
         except LookupError:
             logger.exception("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
             _give_back(using, group)
-    return True
+    return is_complete
 
 
 def _push(using: str, name: str, jobs: list[BatchJob], check: bool) -> None:
@@ -217,9 +236,9 @@ def open_nested(using: str, row: BatchJob) -> None:
             carry_out(partial(transitions.end_in_parent, batch), using)
         return
     if row.role != Role.ITEM and row.stop_requested_at:
-        cancel_batch(using, batch.pk, transitions.NOT_CALLED)
+        cancel_batch(using, batch.pk, transitions.NOT_CALLED, run=batch.run)
     elif row.role == Role.ITEM and (row.stop_requested_at or row.batch.is_decided):
-        cancel_batch(using, batch.pk, f"The batch {row.batch_id} that it is part of was called off.")
+        cancel_batch(using, batch.pk, _part_of_called_off(row.batch_id), run=batch.run)
     else:
         carry_out(partial(transitions.open_nested, batch), using)
         flush(using, Q(batch=batch.pk))
@@ -240,9 +259,14 @@ def catch_up(using: str, batch_id: uuid.UUID) -> None:
 # Call off
 
 
-def cancel_batch(using: str, batch_id: uuid.UUID, reason: str) -> bool:
-    """Decide that a batch is cancelled, and call off what has not started; False if it was decided already."""
-    done = bool(carry_out(partial(transitions.decide_cancelled, batch_id, reason), using))
+def cancel_batch(using: str, batch_id: uuid.UUID, reason: str, *, run: int | None = None) -> bool:
+    """Decide that a batch is cancelled, and call off what has not started; False if it was decided already.
+
+    ``run``: only if that run of it goes on.
+    """
+    is_cancelled = batches_of(using).filter(pk=batch_id, cancelled_at__isnull=False).exists
+    decide = partial(transitions.decide_cancelled, batch_id, run, reason)
+    done = carry_out(decide, using, confirm=is_cancelled) is not False
     if done:
         after_commit(partial(_send_cancelled, using, batch_id), using)
     return done
@@ -262,8 +286,12 @@ def sweep(using: str, batch_id: uuid.UUID) -> None:
     while pks := list(rows.filter(pk__gt=last).values_list("pk", flat=True)[: settings.CHUNK_SIZE]):
         last = pks[-1]
         cancel_jobs(using, batch, pks)
-    for child_id in list(_undecided_children(using, batch_id).values_list("pk", flat=True)):
-        cancel_batch(using, child_id, f"The batch {batch_id} that it is part of was called off.")
+    for child_id, run in list(_undecided_children(using, batch_id).values_list("pk", "run")):
+        cancel_batch(using, child_id, _part_of_called_off(batch_id), run=run)
+
+
+def _part_of_called_off(batch_id: uuid.UUID) -> str:
+    return f"The batch {batch_id} that it is part of was called off."
 
 
 def is_swept(using: str, batch_id: uuid.UUID) -> bool:

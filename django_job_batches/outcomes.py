@@ -13,6 +13,7 @@ from django_job_batches.conf import settings
 from django_job_batches.database import storable
 from django_job_batches.exceptions import BatchError, GiveUp, WorkerLost
 from django_job_batches.models import BatchJob, JobStatus
+from django_job_batches.options import MOST
 from django_job_batches.transitions import Outcome, due_status
 
 MAX_LOSSES = 3
@@ -96,7 +97,7 @@ def _interval(job: BatchJob) -> int:
     intervals = job.option("intervals", [0]) or [0]
     retries_left = job.max_attempts - job.attempts
     seconds = intervals[max(len(intervals) - retries_left, 0)]
-    return int(seconds) if isinstance(seconds, (int, float)) else 0
+    return min(int(seconds), MOST["interval"]) if isinstance(seconds, (int, float)) else 0
 
 
 def _traceback(error: BaseException, message: str) -> str:

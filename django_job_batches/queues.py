@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import MAXYEAR, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -126,7 +126,8 @@ def _push(target: Queue, works: list[Work]) -> None:
 
 def _whole_second(at: datetime) -> datetime:
     """The next one: RQ cuts off fractions, and would begin too early."""
-    return at + timedelta(microseconds=-at.microsecond % 1_000_000)
+    fraction = timedelta(microseconds=-at.microsecond % 1_000_000)
+    return at + fraction if at.year < MAXYEAR else at
 
 
 def _data(work: Work) -> Any:

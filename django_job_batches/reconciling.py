@@ -36,6 +36,9 @@ SECOND_LOOK = 0.5
 RUNNING_AT_ONCE = 10_000
 """Running jobs that are looked at, at most: as many as there are workers, and those that were lost."""
 
+AWAY = (DatabaseError, InterfaceError, queues.QueueError)
+"""What is raised when a server is away, so that nothing more can be mended now."""
+
 NOT_ENQUEUED = "not enqueued"
 GONE = "gone"
 OVERDUE = "overdue"
@@ -45,6 +48,7 @@ BROKEN_OFF = "broken off"
 HALF_CANCELLED = "half cancelled"
 OPEN_BOOKS = "open books"
 SUSPECTED = "suspected"
+NOT_MENDED = "not mended"
 
 FINDINGS = {
     NOT_ENQUEUED: _("jobs were due and had not been given to RQ: enqueued"),
@@ -56,6 +60,7 @@ FINDINGS = {
     HALF_CANCELLED: _("failed or cancelled batches had jobs that still waited: these were cancelled"),
     OPEN_BOOKS: _("finished batches had no totals yet: written"),
     SUSPECTED: _("jobs or batches give no sign of life, but may live: look again in a while"),
+    NOT_MENDED: _("jobs or batches could not be mended: the log says why"),
 }
 """What can be found, and what is done about it."""
 
@@ -107,7 +112,7 @@ class _Look:
         self.dry_run = dry_run
         self.found: Counter[str] = Counter()
         self.before = timezone.now() - timedelta(seconds=settings.LOST_AFTER)
-        self._ids = _tree(using, batch_id) if batch_id else None
+        self._ids = [pk for level in transitions.tree_of(using, batch_id) for pk in level] if batch_id else None
         self._seconds = seconds
         self._give_up_at: float | None = None
 
@@ -133,20 +138,19 @@ class _Look:
         rows = rows.select_related("batch").defer("args", "kwargs", "result", "traceback")
         return rows if self._ids is None else rows.filter(batch__in=self._ids)
 
-    def _note(self, what: str, number: int = 1) -> bool:
-        """Count what was found; True if there is something to mend."""
-        if number:
-            self.found[what] += number
-        return bool(number) and not self.dry_run
-
-    def _mend(self, what: object, mend: Callable[[], object]) -> None:
-        """Do it; what cannot be mended does not stop the rest, unless a server is away."""
+    def _mend(self, what: str, row: Batch | BatchJob, mend: Callable[[], object]) -> None:
+        """Do it, unless this is a dry run, and count it; what fails does not stop the rest, if no server is away."""
         try:
-            mend()
-        except (DatabaseError, InterfaceError, queues.QueueError):
+            if not self.dry_run:
+                mend()
+        except AWAY:
             raise
         except Exception:
-            logger.exception("What was found about %r could not be mended; the rest goes on.", what)
+            logger.exception(
+                "%s %s is %s, and could not be mended; the rest goes on.", type(row).__name__, row.pk, what
+            )
+            what = NOT_MENDED
+        self.found[what] += 1
 
     def _check_time(self) -> None:
         if self._give_up_at is not None and time.monotonic() > self._give_up_at:
@@ -156,7 +160,7 @@ class _Look:
         """Whether what cannot be asked directly has given no sign of life for so long, since we first looked."""
         if memory.silent_for(name) >= seconds:
             return True
-        self._note(SUSPECTED)
+        self.found[SUSPECTED] += 1
         return False
 
     # Batches
@@ -168,24 +172,24 @@ class _Look:
             name = f"{batch.pk}/{batch.run}"
             if memory.is_alive(batch.pk):
                 memory.heard_of([name])
-            elif self._is_silent(name, settings.LOST_AFTER / 3) and self._note(BROKEN_OFF):
-                self._mend(batch, partial(_end_broken_off, at_home(batch, self.using), self.using))
-                memory.heard_of([name])
+            elif self._is_silent(name, settings.LOST_AFTER / 3):
+                self._mend(BROKEN_OFF, batch, partial(_end_broken_off, at_home(batch, self.using), self.using))
+                if not self.dry_run:
+                    memory.heard_of([name])
             self._check_time()
 
     def _half_cancelled(self) -> None:
         """Decided, and not swept to the end: who decided it has died, or a retry slipped past the sweep."""
         decided = Q(failed_at__lt=self.before) | Q(cancelled_at__lt=self.before)
         for batch in self._batches().filter(decided, finished_at=None).iterator():
-            if not outbox.is_swept(self.using, batch.pk) and self._note(HALF_CANCELLED):
-                self._mend(batch, partial(outbox.sweep, self.using, batch.pk))
+            if not outbox.is_swept(self.using, batch.pk):
+                self._mend(HALF_CANCELLED, batch, partial(outbox.sweep, self.using, batch.pk))
             self._check_time()
 
     def _open_books(self) -> None:
         recent = Q(finished_at__gt=timezone.now() - timedelta(days=1), finished_at__lt=self.before)
         for batch in self._batches().filter(recent, final_counts__isnull=True).iterator():
-            if self._note(OPEN_BOOKS):
-                self._mend(batch, partial(outbox.close_books, self.using, batch.pk))
+            self._mend(OPEN_BOOKS, batch, partial(outbox.close_books, self.using, batch.pk))
             self._check_time()
 
     # Jobs that run by their rows
@@ -201,8 +205,8 @@ class _Look:
             for job in jobs:
                 where = known[job.rq_job_id]
                 is_coming = where.status == "queued" and job.rq_job_id not in unlisted  # RQ brings it back
-                if not is_coming and not self._lives(job, where) and self._note(LOST):
-                    self._mend(job, partial(_end_lost, job, where))
+                if not is_coming and not self._lives(job, where):
+                    self._mend(LOST, job, partial(_end_lost, job, where))
                 self._check_time()
 
     def _lives(self, job: BatchJob, where: queues.Whereabouts) -> bool:
@@ -220,14 +224,17 @@ class _Look:
         here = Q() if self._ids is None else Q(batch__in=self._ids)
         if self._seconds is not None:  # the jobs of a synchronous queue would run in this very process
             here &= ~Q(queue_name__in=[name for name in queue_names() if queues.is_synchronous(name)])
+        nowhere = jobs_of(self.using).filter(here, status__in=DUE, enqueued_at=None).exclude(func="")
+        for name in nowhere.exclude(queue_name__in=queue_names()).order_by().values_list("queue_name").distinct():
+            _is_known(*name)
         if self.dry_run:
-            self._note(NOT_ENQUEUED, outbox.due(self.using).filter(here).count())
-            return
-        sent = settings.CHUNK_SIZE
-        while sent >= settings.CHUNK_SIZE:
-            sent = outbox.flush(self.using, here, limit=settings.CHUNK_SIZE)
-            self._note(NOT_ENQUEUED, sent)
-            self._check_time()
+            self.found += Counter({NOT_ENQUEUED: outbox.due(self.using).filter(here).count()})
+        else:
+            outbox.flush(self.using, here, after_each=self._note_enqueued)
+
+    def _note_enqueued(self, number: int) -> None:
+        self.found += Counter({NOT_ENQUEUED: number})
+        self._check_time()
 
     def _gone(self) -> None:
         """Given to RQ a while ago, and not to be found where RQ would start it."""
@@ -265,22 +272,23 @@ class _Look:
         }
         special = [job for jobs in by_status.values() for job in jobs]
         by_status[GONE] = [job for job in missing if job not in special]
-        for what, found in by_status.items():
-            if self._note(what, len(found)) and what == CANCELLED:
-                for job in found:
-                    self._mend(job, partial(_cancel, job, self.using))
-                outbox.remove(found)
-            elif found and not self.dry_run:
-                self._mend(found, partial(outbox.enqueue_again, self.using, found))
+        for what in (OVERDUE, GONE):
+            self._enqueue_again(what, by_status[what])
+        for job in by_status[CANCELLED]:
+            self._mend(CANCELLED, job, partial(_cancel, job, self.using))
 
-
-def _tree(using: str, batch_id: uuid.UUID) -> list[uuid.UUID]:
-    """A batch and all that is nested in it."""
-    ids = generation = [batch_id]
-    while generation:
-        generation = list(batches_of(using).filter(parent_job__batch__in=generation).values_list("pk", flat=True))
-        ids = ids + generation
-    return ids
+    def _enqueue_again(self, what: str, jobs: list[BatchJob]) -> None:
+        """All at once; one by one where one of them stops all."""
+        try:
+            if not self.dry_run:
+                outbox.enqueue_again(self.using, jobs)
+        except AWAY:
+            raise
+        except Exception:
+            for job in jobs:
+                self._mend(what, job, partial(outbox.enqueue_again, self.using, [job]))
+        else:
+            self.found += Counter({what: len(jobs)})
 
 
 def _is_known(name: str) -> bool:
@@ -321,6 +329,7 @@ def _cancel(job: BatchJob, using: str) -> None:
     message = "It was cancelled in RQ."
     change = partial(transitions.end, job, JobStatus.CANCELLED, only_from=DUE, error_message=message)
     outbox.carry_out(change, using)
+    outbox.remove([job])
 
 
 def _end_lost(job: BatchJob, where: queues.Whereabouts) -> None:

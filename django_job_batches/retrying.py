@@ -9,24 +9,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from django_job_batches import history, memory, outbox, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import after_commit, at_home, atomically, home_of
+from django_job_batches.database import after_commit, at_home, home_of, repeated
 from django_job_batches.exceptions import BatchError, DuplicateBatch
 from django_job_batches.models import (
     DUE,
     NOT_STARTED,
     UNSUCCESSFUL,
     Batch,
-    BatchCounter,
     BatchJob,
     BatchStatus,
     JobStatus,
     Role,
 )
+from django_job_batches.options import checked_user
 from django_job_batches.rows import active_key
 from django_job_batches.transitions import Effects, batches_of, jobs_of
 
@@ -47,14 +47,16 @@ NEW_ATTEMPTS: dict[str, Any] = {
 
 def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser | None) -> int:
     """See ``Batch.retry()``."""
-    using = home_of(batch)
+    using, by = home_of(batch), checked_user(by, "by")
     current = transitions.reread(batch, using)
     if batch.is_finished and current.run > batch.run:
         return 0  # somebody else has retried what the caller was looking at
     _refuse_if_open(current)
+    _refuse_open_callbacks(using, current)
     wanted = _selected(current, jobs)
     if not wanted.exists():
         return 0
+    _refuse_taken_keys(using, current, wanted)
     if not _begin(current):
         return 0
     number = _Rerun(using).run(current, wanted)
@@ -66,18 +68,29 @@ def retry(batch: Batch, *, jobs: QuerySet[BatchJob] | None, by: AbstractBaseUser
 
 def retry_job(job: BatchJob, *, by: AbstractBaseUser | None) -> bool:
     """See ``BatchJob.retry()``."""
-    using = home_of(job)
+    using, by = home_of(job), checked_user(by, "by")
     batch = at_home(batches_of(using).get(pk=job.batch_id), using)
     if job.role == Role.ITEM:
         done = bool(retry(batch, jobs=jobs_of(using).filter(pk=job.pk), by=by))
     else:
-        done = bool(outbox.carry_out(partial(_reopen_callback, job), using))
-        if done and job.is_nested_batch:
-            _Rerun(using).run_callback(job)
-            after_commit(partial(outbox.flush, using, Q(pk=job.pk)), using)
+        done = _retry_callback(job, using)
         if done:
             after_commit(partial(history.record, batch, by, f"Retried the callback {job}."), using)
     job.refresh_from_db(using=using)
+    return done
+
+
+def _retry_callback(job: BatchJob, using: str) -> bool:
+    nested = _nested_in(job, using) if job.is_nested_batch else None
+    if nested is not None:
+        _refuse_taken_key(using, nested)
+        _refuse_taken_keys(using, nested, _unsuccessful(using, nested))
+    is_reopened = jobs_of(using).filter(pk=job.pk).exclude(status__in=UNSUCCESSFUL).exists
+    done = outbox.carry_out(partial(_reopen_callback, job), using, confirm=is_reopened) is not False
+    if done and nested is not None:
+        nested.refresh_from_db(using=using)
+        _Rerun(using).run(nested, _unsuccessful(using, nested))
+        after_commit(partial(outbox.flush, using, Q(pk=job.pk)), using)
     return done
 
 
@@ -89,10 +102,36 @@ def _refuse_if_open(batch: Batch) -> None:
         raise BatchError(f"Batch {batch.pk} has not finished; wait for its end, or cancel it, before a retry.")
     if batch.error:
         raise BatchError(f"Not all items of batch {batch.pk} were written ({batch.error}); dispatch it anew.")
-    if batch.open_callbacks:
-        rows = batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*DUE, JobStatus.RUNNING))
-        names = ", ".join(f"{row.get_role_display()}: {row}" for row in rows)
-        raise BatchError(f"Callbacks of batch {batch.pk} have not ended ({names}); wait for them before a retry.")
+
+
+def _refuse_open_callbacks(using: str, batch: Batch) -> None:
+    """Its own, and those of nested batches that run again by themselves."""
+    for level in transitions.tree_of(using, batch.pk):
+        for open_batch in batches_of(using).filter(pk__in=level, open_callbacks__gt=0)[:1]:
+            rows = open_batch.jobs.exclude(role=Role.ITEM).filter(status__in=(*DUE, JobStatus.RUNNING))
+            names = ", ".join(f"{row.get_role_display()}: {row}" for row in rows)
+            raise BatchError(f"Callbacks of batch {open_batch.pk} have not ended ({names}); wait before a retry.")
+
+
+def _refuse_taken_keys(using: str, batch: Batch, wanted: QuerySet[BatchJob], *, everything: bool = False) -> None:
+    """Before anything is changed: each nested batch that runs again with these items must have its key to itself."""
+    callbacks = jobs_of(using).filter(batch=batch.pk).exclude(role=Role.ITEM)
+    for rows, whole in ((wanted, everything), (callbacks, True)):
+        for child in list(batches_of(using).filter(parent_job__in=rows.filter(func="").values("pk"))):
+            _refuse_taken_key(using, child)
+            items = jobs_of(using).filter(batch=child.pk, role=Role.ITEM)
+            _refuse_taken_keys(using, child, items if whole else _unsuccessful(using, child), everything=whole)
+
+
+def _refuse_taken_key(using: str, batch: Batch) -> None:
+    other = batches_of(using).filter(active_key=active_key(batch.key)).first() if batch.key else None
+    if other is not None:
+        raise _duplicate(batch, other)
+
+
+def _duplicate(batch: Batch, other: Batch | None) -> DuplicateBatch:
+    holder = f"Batch {other.pk}" if other else "Another batch"
+    return DuplicateBatch(f"{holder} has the key {batch.key!r} now; wait for its end before a retry.", other)
 
 
 def _root_of(batch: Batch) -> Batch:
@@ -103,13 +142,19 @@ def _root_of(batch: Batch) -> Batch:
 
 def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJob]:
     """The items to run again; a link of a chain stands for all that is left of the chain."""
-    rows = jobs_of(home_of(batch)).filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
+    rows = _unsuccessful(home_of(batch), batch)
     if jobs is None:
         return rows
+    if not isinstance(jobs, QuerySet) or jobs.model is not BatchJob:
+        raise TypeError(f"jobs is {jobs!r:.200}; pass a queryset of BatchJob, such as batch.jobs.filter(…).")
     chosen = jobs.filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL).order_by()
     pks = list(chosen.values_list("pk", flat=True))
     chains = list(chosen.exclude(chain=None).values_list("chain", flat=True).distinct())
     return rows.filter(Q(pk__in=pks) | Q(chain__in=chains))
+
+
+def _unsuccessful(using: str, batch: Batch) -> QuerySet[BatchJob]:
+    return jobs_of(using).filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
 
 
 def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
@@ -130,11 +175,12 @@ def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
     }
     confirm = batches_of(using).filter(pk=batch.pk, run=batch.run + 1, sealed=False).exists
     try:
-        begun = atomically(partial(_update_in_savepoint, rows, changes), using, confirm=confirm)
+        begun = repeated(partial(_update_in_savepoint, rows, changes), using, confirm=confirm)
     except IntegrityError:
-        other = batches_of(using).filter(active_key=active_key(batch.key)).first()
-        message = f"Batch {other.pk if other else ''} has the key {batch.key!r} now; wait for its end before a retry."
-        raise DuplicateBatch(message, other) from None
+        if not as_nested:
+            raise _duplicate(batch, batches_of(using).filter(active_key=active_key(batch.key)).first()) from None
+        # It was taken a moment ago; the retry around this batch has begun, and goes on without the key
+        begun = repeated(partial(_update_in_savepoint, rows, changes | {"active_key": None}), using, confirm=confirm)
     batch.run += 1
     return begun != 0
 
@@ -156,41 +202,37 @@ class _Rerun:
         with memory.kept_alive(self.unsealed):
             return self.fill(batch, wanted)
 
-    def run_callback(self, row: BatchJob) -> None:
-        """The same for what failed of a nested batch that is a callback."""
-        with memory.kept_alive(self.unsealed):
-            self.fill_nested(row, everything=False)
-
     def fill(self, batch: Batch, wanted: QuerySet[BatchJob], *, everything: bool = False) -> int:
         """Queue ``wanted``, hold the callbacks again, seal; returns how many items run again."""
         self.unsealed.add(batch.pk)
-        failed = batch_failures(self.using, batch.pk)
         self._hold_callbacks(batch)
-        number = retried_failures = 0
+        items = jobs_of(self.using).filter(batch=batch.pk, role=Role.ITEM)
+        number = 0
         for pks in _chunks_of(wanted.filter(run__lt=batch.run)):
-            rows = outbox.carry_out(partial(self._queue, batch, pks), self.using) or []
-            number += len(rows)
-            retried_failures += sum(row.status == JobStatus.FAILED for row in rows)
-            for row in rows:
+            outbox.carry_out(partial(self._queue, batch, pks), self.using)
+            queued = list(items.filter(pk__in=pks, run=batch.run).only("pk", "func"))
+            number += len(queued)
+            for row in queued:
                 if row.is_nested_batch:
                     self.fill_nested(row, everything)
-            ready = Q(pk__in=[row.pk for row in rows if not row.is_nested_batch])
+            ready = Q(pk__in=[row.pk for row in queued if not row.is_nested_batch])
             after_commit(partial(outbox.flush, self.using, ready), self.using)
         for row in self._not_begun(batch, NOT_STARTED).filter(role=Role.ITEM):
             self.fill_nested(row, everything)
-        left = failed - retried_failures
+        left = items.filter(run__lt=batch.run, status=JobStatus.FAILED).count()
         outbox.carry_out(partial(transitions.seal, batch, failures_left=left), self.using)
         # it may have been decided, and swept, before the last rows of it were queued
         after_commit(partial(outbox.sweep, self.using, batch.pk), self.using)
         self.unsealed.discard(batch.pk)
         return number
 
-    def _queue(self, batch: Batch, pks: list[int], effects: Effects) -> list[BatchJob]:
-        """One chunk: rows, lanes, batch. Returns the rows as they were."""
+    def _queue(self, batch: Batch, pks: list[int], effects: Effects) -> None:
+        """One chunk: rows, lanes, batch."""
         rows = [row for row in transitions.locked(self.using, pks) if row.run < batch.run and row.is_ended]
         alike: dict[tuple[JobStatus, int], list[int]] = defaultdict(list)
+        begun: set[int] = set()
         for row in rows:
-            status = JobStatus.QUEUED if self._is_first(row) else JobStatus.BLOCKED
+            status = JobStatus.QUEUED if self._is_first(row, begun) else JobStatus.BLOCKED
             alike[status, row.option("retries", 0)].append(row.pk)
         for (status, retries), same in alike.items():
             changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": F("attempts") + 1 + retries}
@@ -202,12 +244,14 @@ class _Rerun:
         batches_of(self.using).filter(pk=batch.pk).update(
             open_lanes=F("open_lanes") + opened, heartbeat_at=timezone.now()
         )
-        return rows
 
-    def _is_first(self, row: BatchJob) -> bool:
-        """Whether nothing of its chain has to end before it."""
+    def _is_first(self, row: BatchJob, begun: set[int]) -> bool:
+        """Whether nothing of its chain has to end before it; ``begun``: chains of which an earlier link runs again."""
         if row.chain is None:
             return True
+        if row.chain in begun:
+            return False
+        begun.add(row.chain)
         before = jobs_of(self.using).filter(batch=row.batch_id, role=Role.ITEM, chain=row.chain)
         return not before.filter(position__lt=row.position).exclude(status=JobStatus.SUCCEEDED).exists()
 
@@ -233,7 +277,7 @@ class _Rerun:
         if child is None or not _begin(at_home(child, self.using), as_nested=True):
             return
         items = jobs_of(self.using).filter(batch=child.pk, role=Role.ITEM)
-        self.fill(child, items if everything else items.filter(status__in=UNSUCCESSFUL), everything=everything)
+        self.fill(child, items if everything else _unsuccessful(self.using, child), everything=everything)
 
 
 def end_broken_off(batch: Batch) -> None:
@@ -244,7 +288,7 @@ def end_broken_off(batch: Batch) -> None:
     if callback is not None:
         everything = callback.status == JobStatus.HELD
         items = jobs_of(using).filter(batch=batch.pk, role=Role.ITEM)
-        wanted = items if everything else items.filter(status__in=UNSUCCESSFUL)
+        wanted = items if everything else _unsuccessful(using, batch)
         _Rerun(using).fill(batch, wanted, everything=everything)
         return
     outbox.cancel_batch(using, batch.pk, "Its retry was broken off: the process that queued its jobs has died.")
@@ -259,12 +303,6 @@ def _callback_around(batch: Batch, using: str) -> BatchJob | None:
             return row
         batch = row.batch
     return None
-
-
-def batch_failures(using: str, batch_id: uuid.UUID) -> int:
-    """Failed items of a batch, by its lanes."""
-    rows = BatchCounter.objects.using(using).filter(batch=batch_id)
-    return int(rows.aggregate(failed=Sum("failed"))["failed"] or 0)
 
 
 def _chunks_of(rows: QuerySet[BatchJob]) -> Iterator[list[int]]:
@@ -285,6 +323,8 @@ def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
     row = jobs_of(effects.using).select_related("batch").get(pk=job.pk)
     if row.status not in UNSUCCESSFUL or not _event_has_come(row):
         return False
+    if row.is_nested_batch and not _begin(_nested_in(row, effects.using), as_nested=True):
+        return False
     retries = row.option("retries", 0)
     changes = {**NEW_ATTEMPTS, "max_attempts": row.attempts + 1 + retries, "status": JobStatus.QUEUED}
     if not jobs_of(effects.using).filter(pk=row.pk, status=row.status, run=row.run).update(**changes):
@@ -292,9 +332,13 @@ def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
     batch = batches_of(effects.using).filter(pk=row.batch_id, run=row.run)
     if not batch.update(open_callbacks=F("open_callbacks") + 1):
         raise BatchError(f"Batch {row.batch_id} is being retried already, and its callbacks with it.")
-    if not row.is_nested_batch:  # a nested batch has to be made ready first
+    if not row.is_nested_batch:  # the rows of a nested batch have to be queued first
         effects.released.append(row.pk)
     return True
+
+
+def _nested_in(row: BatchJob, using: str) -> Batch:
+    return at_home(batches_of(using).get(parent_job=row.pk), using)
 
 
 def _event_has_come(row: BatchJob) -> bool:

@@ -52,7 +52,8 @@ def is_settled(job: BatchJob, attempt: int) -> bool:
 def progressed(job: BatchJob) -> None:
     """Tell who listens that an item has ended."""
     if batch_progressed.has_listeners(Batch) and job.role == Role.ITEM:
-        batch_progressed.send_robust(Batch, batch=job.batch)
+        batch = transitions.reread(job.batch, home_of(job))
+        batch_progressed.send_robust(Batch, batch=batch)
 
 
 def _outcome(job: BatchJob, report: dict[str, Any]) -> Outcome:

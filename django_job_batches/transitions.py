@@ -18,6 +18,7 @@ from typing import Any
 
 from django.db import connections
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, Value, When
+from django.db.models.lookups import GreaterThan
 from django.utils import timezone
 
 from django_job_batches.database import at_home, home_of, repeated, survived
@@ -36,7 +37,7 @@ from django_job_batches.options import MILLION
 UNDECIDED = Q(failed_at=None, cancelled_at=None)
 ALWAYS = Q()
 EXCEEDED = Q(failures__gt=F("allowed_failures")) | Q(
-    sealed=True, failures__gt=F("allowed_millionths") * F("next_position") / Value(MILLION)
+    GreaterThan(F("failures") * Value(MILLION), F("allowed_millionths") * F("next_position")), sealed=True
 )
 
 NOT_CALLED = "It is a callback whose event has not come."
@@ -72,6 +73,14 @@ def jobs_of(using: str) -> QuerySet[BatchJob]:
 
 def batches_of(using: str) -> QuerySet[Batch]:
     return Batch.objects.using(using)
+
+
+def tree_of(using: str, batch_id: uuid.UUID) -> list[list[uuid.UUID]]:
+    """A batch and all that is nested in it, level by level, from the outermost on."""
+    levels = [[batch_id]]
+    while level := list(batches_of(using).filter(parent_job__batch__in=levels[-1]).values_list("pk", flat=True)):
+        levels.append(level)
+    return levels
 
 
 def reread(batch: Batch, using: str) -> Batch:
@@ -219,6 +228,7 @@ def open_lane(batch_id: uuid.UUID, lane: int, added: int, effects: Effects) -> i
             return 1
         if rows.filter(pending__gt=0).update(pending=F("pending") + added, **changes):
             return 0
+        _refuse_missing_lane(rows, batch_id, lane)
 
 
 def count(batch_id: uuid.UUID, lane: int, ended: dict[JobStatus, int], effects: Effects) -> bool:
@@ -245,6 +255,12 @@ def reopen(batch_id: uuid.UUID, lane: int, ended: dict[JobStatus, int], effects:
             return 0
         if rows.filter(pending=0).update(pending=number, **changes):
             return 1
+        _refuse_missing_lane(rows, batch_id, lane)
+
+
+def _refuse_missing_lane(rows: QuerySet[BatchCounter], batch_id: uuid.UUID, lane: int) -> None:
+    if not rows.exists():
+        raise RuntimeError(f"Batch {batch_id} has no lane {lane}: it is being deleted.")
 
 
 def note_failure(batch: Batch, effects: Effects) -> None:
@@ -275,11 +291,12 @@ def _fail(rows: QuerySet[Batch], batch_id: uuid.UUID, effects: Effects) -> bool:
 def close_lane(batch_id: uuid.UUID, effects: Effects) -> None:
     """One lane fewer is open; the last one finishes the batch."""
     rows = batches_of(effects.using).filter(pk=batch_id)
-    # What had failed in an earlier run, and was not retried, is judged at the end of this one.
-    _fail(rows.filter(EXCEEDED, run__gt=1, open_lanes=1), batch_id, effects)
     while True:
         if rows.filter(open_lanes__gt=1).update(open_lanes=F("open_lanes") - 1):
             return
+        # What had failed in an earlier run, and was not retried, is judged at the end of this one. Only now: the
+        # statement above has waited for who closes another lane at this moment
+        _fail(rows.filter(EXCEEDED, run__gt=1, open_lanes=1), batch_id, effects)
         status = Case(
             When(cancelled_at__isnull=False, then=Value(BatchStatus.CANCELLED)),
             When(failed_at__isnull=False, then=Value(BatchStatus.FAILED)),
@@ -446,10 +463,13 @@ def seal(batch: Batch, effects: Effects, failures_left: int | None = None) -> bo
 # Cancelling
 
 
-def decide_cancelled(batch_id: uuid.UUID, reason: str, effects: Effects) -> bool:
-    """Decide that the batch is cancelled; False if something was decided before, or the batch has finished."""
+def decide_cancelled(batch_id: uuid.UUID, run: int | None, reason: str, effects: Effects) -> bool:
+    """Decide that this run of the batch (None: any) is cancelled; False if something was decided before, or the batch
+    has finished."""
     changes = {"status": BatchStatus.CANCELLED, "cancelled_at": timezone.now(), "cancel_reason": reason}
     rows = batches_of(effects.using).filter(UNDECIDED, pk=batch_id, finished_at=None)
+    if run is not None:
+        rows = rows.filter(run=run)
     if rows.filter(status=BatchStatus.WAITING).update(**changes):
         effects.decided.append(batch_id)
         close_lane(batch_id, effects)  # the one that its waiting has held open

@@ -24,7 +24,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--every", type=_seconds, metavar="SECONDS", help="go on until SIGTERM or Ctrl-C")
+        parser.add_argument("--every", type=_above_zero, metavar="SECONDS", help="go on until SIGTERM or Ctrl-C")
         parser.add_argument("--dry-run", action="store_true", help="say what would be mended, and change nothing")
         parser.add_argument("--batch", type=uuid.UUID, metavar="ID", help="only this batch, and what is nested in it")
         parser.add_argument("--database", metavar="ALIAS", help="where the batches are (default: as the routers say)")
@@ -68,10 +68,13 @@ class Command(BaseCommand):
             self.stdout.write(self.style.SUCCESS("Nothing was left behind."))
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError("the number of seconds must be greater than 0")
+def _above_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"pass a number of seconds above 0, not {text!r}")
     return value
 
 
