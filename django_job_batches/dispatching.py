@@ -64,12 +64,6 @@ class _TooLateError(BatchError):
     """The batch takes no more items."""
 
 
-def _too_late(batch: Batch) -> BatchFinished:
-    return BatchFinished(
-        f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
-    )
-
-
 class _CancelledError(Exception):
     """The batch was cancelled while it was being dispatched."""
 
@@ -110,14 +104,13 @@ class _Dispatch:
 
     def add(self, batch: Batch, items: Iterable[Any]) -> int:
         current = transitions.reread(batch, self.using)
-        if current.is_decided:
-            raise _too_late(batch)
         self.batches.append(batch.pk)
         try:
             with self._watched():
                 number = self._write_items(current, items, added=True)
         except _TooLateError:
-            raise _too_late(batch) from None
+            message = f"Something has been decided about batch {batch.pk}, so nothing can be added; dispatch a new one."
+            raise BatchFinished(message) from None
         except BaseException as error:
             if self.rows:
                 self._break_off(batch, error)
@@ -222,6 +215,8 @@ class _Dispatch:
         """Write the items, and what is nested in them; returns how many rows of this batch they became."""
         number = 0
         for units in _chunks(items, settings.CHUNK_SIZE):
+            if added and batch.is_decided:  # its lanes may be gone
+                raise _TooLateError
             chunk = _Chunk(self, batch, units, added=added)
             chunk.make_lanes()
             atomically(chunk.write, self.using, confirm=chunk.is_written)

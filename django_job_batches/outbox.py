@@ -162,6 +162,10 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
         by_queue[job.queue_name].append(job)
     is_complete = True
     for name, group in by_queue.items():
+        if name not in queue_names():
+            logger.error("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
+            _give_back(using, group)
+            continue
         try:
             _push(using, name, group, check)
         except queues.QueueError as error:
@@ -170,9 +174,6 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
             )
             _give_back(using, group)
             is_complete = False
-        except LookupError:
-            logger.exception("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
-            _give_back(using, group)
     return is_complete
 
 
@@ -321,6 +322,7 @@ def remove(jobs: list[BatchJob]) -> None:
         by_queue[job.queue_name].append(job.rq_job_id)
     for name, ids in by_queue.items():
         try:
-            queues.remove(name, ids)
-        except (queues.QueueError, LookupError):
+            if name in queue_names():
+                queues.remove(name, ids)
+        except queues.QueueError:
             logger.warning("%d cancelled jobs stay in the queue %r; workers will pass over them.", len(ids), name)

@@ -292,12 +292,9 @@ class _Look:
 
 
 def _is_known(name: str) -> bool:
-    try:
-        queues.queue(name)
-    except LookupError:
+    if name not in queue_names():
         logger.warning("The queue %r is not configured any more: its jobs cannot be looked for.", name)
-        return False
-    return True
+    return name in queue_names()
 
 
 def _after(place: str) -> Q:

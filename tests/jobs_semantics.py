@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from django.db import connection, transaction
@@ -28,7 +29,7 @@ from django_job_batches import (
     transitions,
 )
 from django_job_batches.models import Batch, BatchJob
-from tests.jobs import _record, succeed
+from tests.jobs import _record, aio, succeed
 from tests.models import Effect
 from tests.processes import wait_until
 
@@ -178,19 +179,38 @@ async def oversleeps_async() -> None:
     await asyncio.sleep(30)
 
 
+def logged(func: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(func)
+    def wrapper(*args: Any) -> Any:
+        return func(*args)
+
+    return wrapper
+
+
+aio_behind_a_decorator = logged(aio)
+
+
+class AsyncObject:
+    async def __call__(self, n: int) -> int:
+        return await aio(n)
+
+
+aio_object = AsyncObject()
+
+
 async def fails_async() -> None:
     await asyncio.sleep(0)
     raise ValueError("async")
 
 
-class Callable:
+class CallableObject:
     """Not a function, but its path can be called."""
 
     def __call__(self, word: str) -> None:
         _record().write(word)
 
 
-called = Callable()
+called = CallableObject()
 
 
 def cancels_the_parent() -> None:
@@ -280,3 +300,9 @@ def effect_then_die(times: int) -> None:
     Effect.objects.create(name="effect")
     if _record().count("effect_then_die") <= times:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reads_progress() -> None:
+    batch = current_batch()
+    assert batch is not None
+    _record().write(f"progress {batch.progress}")

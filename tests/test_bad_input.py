@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
+from django.utils.translation import gettext_lazy
 from redis.exceptions import ConnectionError
 from rq import Retry
 
-from django_job_batches import batch_of, chain, job_of, queues
+from django_job_batches import BatchError, batch_of, chain, dispatch_lock, job_of, queues
 from django_job_batches.arguments import MAX_DEPTH
 from django_job_batches.models import Batch, BatchCounter, BatchJob
 from tests import jobs
@@ -56,6 +57,8 @@ def nested() -> Any:
         ("tests.jobs.no_such_function", ValueError, "cannot be imported"),
         ("no_such_module.function", ValueError, "cannot be imported"),
         ("no_dots", ValueError, "cannot be imported"),
+        ("..two.dots", ValueError, "cannot be imported"),
+        (".succeed", ValueError, "cannot be imported"),
         ("", ValueError, "cannot be imported"),
         ("tests.jobs.PROC", ValueError, "imported"),
         ("x" * 300 + ".y", ValueError, "longer than 255"),
@@ -185,6 +188,7 @@ def test_arguments_that_the_function_does_not_take_fail_their_job(live_db, recor
     [
         ({"queue_name": "no such queue"}, ValueError, "configured: default, high, low, sync"),
         ({"queue_name": ""}, ValueError, "RQ_QUEUES"),
+        ({"queue_name": []}, TypeError, "name of a queue"),
         ({"timeout": 0}, ValueError, "at least 1"),
         ({"timeout": -2}, ValueError, "-1 for no limit"),
         ({"timeout": 1.5}, TypeError, "whole seconds"),
@@ -196,6 +200,7 @@ def test_arguments_that_the_function_does_not_take_fail_their_job(live_db, recor
         ({"retry": -1}, ValueError, "0 or more"),
         ({"retry": 10**6 + 1}, ValueError, "at most"),
         ({"retry": Retry(10**10)}, ValueError, "at most"),
+        ({"retry": Retry(1, interval=10**12)}, ValueError, "intervals"),
         ({"retry": True}, TypeError, "rq.Retry"),
         ({"retry": "3"}, TypeError, "rq.Retry"),
         ({"retry": 1.5}, TypeError, "rq.Retry"),
@@ -207,6 +212,7 @@ def test_arguments_that_the_function_does_not_take_fail_their_job(live_db, recor
         ({"run_after": 60}, TypeError, "aware datetime"),
         ({"run_after": datetime.datetime(2030, 1, 1)}, ValueError, "no time zone"),
         ({"run_after": datetime.timedelta.max}, ValueError, "calendar"),
+        ({"run_after": datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)}, ValueError, "calendar"),
         ({"run_after": "tomorrow"}, TypeError, "aware datetime"),
         ({"description": 7}, TypeError, "pass text"),
         ({"description": "a\0b"}, TypeError, "NUL"),
@@ -295,6 +301,82 @@ def test_items_that_are_none(item):
         chain(jobs.succeed, item)
 
 
+def deep(levels: int) -> Any:
+    tree = batch_of([jobs.succeed])
+    for _ in range(levels - 1):
+        tree = batch_of([tree])
+    return tree
+
+
+def test_batches_that_are_nested_too_deeply(live_db, redis, record):
+    """At the end of the innermost one, all those around it would end in one transaction, by recursion."""
+    deep(51).dispatch()
+    work()
+    assert ended(Batch.objects.get(parent_job=None)).status == "succeeded"
+    with pytest.raises(ValueError, match="50 levels") as caught:
+        deep(52).dispatch()
+    work()
+    assert ended(batch_from(caught)).status == "failed"
+
+
+# What is done to a batch
+
+
+@pytest.mark.parametrize("by", [AnonymousUser(), "admin", 7, User(username="new")])
+def test_who_does_it_is_checked_before_it_is_done(live_db, record, by):
+    batch = batch_of([jobs.fail], on_finish=jobs.fail).dispatch()
+    with pytest.raises(TypeError, match="by is"):
+        batch.cancel(by=by)
+    assert not batch.is_cancelled
+    work()
+    batch.refresh_from_db()
+    with pytest.raises(TypeError, match="by is"):
+        batch.retry(by=by)
+    with pytest.raises(TypeError, match="by is"):
+        batch.jobs.get(role="on_finish").retry(by=by)
+    assert ended(batch).run == 1
+
+
+@pytest.mark.parametrize("reason", [None, 7, "a\0b"])
+def test_reasons_that_are_no_text(live_db, reason):
+    batch = batch_of([jobs.succeed]).dispatch()
+    with pytest.raises(TypeError, match="reason"):
+        batch.cancel(reason)
+    assert batch.cancel(gettext_lazy("wrong file"))
+    assert batch.cancel_reason == "wrong file"
+
+
+@pytest.mark.parametrize("chosen", [[], [1], "all", User.objects.all()])
+def test_a_retry_of_what_is_no_queryset_of_jobs(live_db, record, chosen):
+    batch = batch_of([jobs.fail]).dispatch()
+    work()
+    with pytest.raises(TypeError, match="queryset of BatchJob"):
+        ended(batch).retry(jobs=chosen)
+
+
+def test_querysets_delete_whole_batches_and_no_single_jobs(live_db, record):
+    for _ in range(2):
+        batch_of([jobs.succeed, batch_of([jobs.succeed])]).dispatch()
+    with pytest.raises(BatchError, match="has not ended"):
+        Batch.objects.all().delete()
+    work()
+    batch_of([jobs.succeed]).dispatch()
+    for doomed in (BatchJob.objects.all(), Batch.objects.finished()[0].jobs.all(), BatchJob.objects.first()):
+        with pytest.raises(BatchError, match="with their batch"):
+            doomed.delete()
+    assert Batch.objects.finished().delete() == (
+        14,
+        {"django_job_batches.Batch": 4, "django_job_batches.BatchJob": 6, "django_job_batches.BatchCounter": 4},
+    )
+    assert (Batch.objects.count(), BatchJob.objects.count(), BatchCounter.objects.count()) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_lock_that_would_never_be_free(timeout):
+    with pytest.raises(ValueError, match="timeout"), dispatch_lock("x", timeout=timeout):
+        pass
+
+
 @pytest.mark.parametrize("user", ["deleted", "saved"])
 def test_who_created_a_batch_may_be_gone(live_db, user):
     creator = User.objects.create(username="x")
@@ -357,12 +439,25 @@ def test_a_generator_that_raises_half_way(live_db, record, settings, after, erro
     assert record.lines() == ["echo () {}"] * 2
 
 
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_generator_whose_error_cannot_be_printed(live_db, record):
+    with pytest.raises(UnprintableError) as caught:
+        batch_of(breaks_off(1, UnprintableError)).dispatch()
+    assert batch_from(caught).error == "UnprintableError: (str() of this exception raised RuntimeError)"
+    assert ended(batch_from(caught)).status == "failed"
+
+
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_generator_that_raises_inside_a_transaction(live_db, redis, settings, after):
     """Nothing remains, even if the caller goes on."""
     settings.JOB_BATCHES = {"CHUNK_SIZE": 2}
-    with transaction.atomic(), pytest.raises(ZeroDivisionError):
+    with transaction.atomic(), pytest.raises(ZeroDivisionError) as caught:
         batch_of(breaks_off(after), on_failure=jobs.echo).dispatch()
+    assert not hasattr(caught.value, "batch")
     assert nothing_is_left(redis)
 
 

@@ -29,7 +29,7 @@ from django_job_batches import (
     signals,
 )
 from django_job_batches.models import Batch, BatchJob
-from tests import jobs
+from tests import jobs, jobs_semantics
 from tests.failures.books import ended, numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.invariants import assert_all_ended
@@ -357,6 +357,22 @@ def test_a_nested_batch_has_the_queue_around_it() -> None:
     batch_of([inner, own, jobs.succeed], queue_name="low").dispatch()
     assert set(BatchJob.objects.filter(batch__name="inner").values_list("queue_name", flat=True)) == {"low"}
     assert set(BatchJob.objects.filter(batch__name="own").values_list("queue_name", flat=True)) == {"high"}
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_batch_of_a_signal_is_as_it_is_now(atomic: bool) -> None:
+    seen = []
+
+    def note(batch: Batch, **kwargs: Any) -> None:
+        seen.append((batch.status, batch.pending_jobs, batch.progress))
+
+    signals.batch_progressed.connect(note)
+    try:
+        batch_of([job_of(jobs_semantics.reads_progress).options(atomic=atomic)] * 2).dispatch()
+        work()
+    finally:
+        signals.batch_progressed.disconnect(note)
+    assert seen == [("running", 1, 50), ("succeeded", 0, 100)]
 
 
 def test_a_cancelled_batch_leaves_nothing_in_redis(redis: Redis) -> None:

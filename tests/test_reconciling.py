@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -490,6 +490,42 @@ def test_f16_rows_that_hold_nonsense_stop_nothing(redis: Redis, record: Record) 
     assert numbers(Batch.objects.get()) == (3, 2, 0)
 
 
+def test_f16_times_at_the_end_of_the_calendar_stop_nothing(redis: Redis, record: Record) -> None:
+    """They are refused today; a row may be older than that."""
+    end = datetime.max.replace(tzinfo=timezone.utc)
+    batch_of([job_of(jobs.succeed).options(run_after=timedelta(hours=1))] * 2).dispatch()
+    BatchJob.objects.filter(pk__in=BatchJob.objects.values("pk")[:1]).update(scheduled_at=end)
+    redis.flushall()
+    reconcile()
+    assert redis.zcard("rq:scheduled:default") == 2
+    batch = batch_of([job_of(jobs.fail).options(retry=1)]).dispatch()
+    BatchJob.objects.filter(batch=batch).update(options={"retries": 1, "intervals": [10**12]})
+    work()
+    assert rows_of(batch) == ["scheduled"]
+
+
+def test_f16_a_group_that_cannot_be_enqueued_is_gone_through_one_by_one(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of([jobs.succeed] * 3).dispatch()
+    redis.flushall()
+    bad = batch.jobs.first()
+    assert bad is not None
+    work_of = outbox._work
+
+    def fails_for_one(using: str, job: BatchJob) -> Any:
+        return work_of(using, job) if job.pk != bad.pk else {}["a row that nobody has thought of"]
+
+    monkeypatch.setattr(outbox, "_work", fails_for_one)
+    assert reconcile() == {reconciling.NOT_MENDED: 1, reconciling.GONE: 2}
+    assert len(enqueued()) == 2
+
+
+def test_f16_a_worker_with_a_very_long_name(monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
+    monkeypatch.setattr(queues, "current_worker_name", lambda: "w" * 300)
+    assert finish(batch_of([jobs.succeed]).dispatch()).status == "succeeded"
+
+
 def test_f16_a_row_that_cannot_be_ended_stops_nothing(
     workers: Any, record: Record, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -500,7 +536,7 @@ def test_f16_a_row_that_cannot_be_ended_stops_nothing(
     django_rq.get_queue("default").empty()
     with monkeypatch.context() as patches:
         patches.setattr(settling, "settle", lambda *args: {}["a row that nobody has thought of"])
-        assert reconcile() == {reconciling.LOST: 1, reconciling.GONE: 1}
+        assert reconcile() == {reconciling.NOT_MENDED: 1, reconciling.GONE: 1}
     assert "could not be mended" in caplog.text
     assert reconcile() == {reconciling.LOST: 1}
     assert (finish(batch).status, ended(waiting).status) == ("failed", "succeeded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -27,9 +28,13 @@ class MissingServerError(RuntimeError):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the ports that the system gives to clients: while the server is down, somebody could get its very port,
+    even by trying to connect to it."""
+    while True:
+        port = random.randint(20_000, 30_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server(ABC):
@@ -41,12 +46,14 @@ class Server(ABC):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        log = (self.folder / f"{type(self).__name__}.log").open("ab")
-        with log:
+        path = self.folder / f"{type(self).__name__}.log"
+        with path.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        wait_until(self.answers, timeout=60, message=f"{type(self).__name__} answers")
+        wait_until(lambda: self.answers() or self._process.poll() is not None, 60, f"{path.stem} answers; see {path}")
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{path.stem} has ended:\n{path.read_text(errors='replace')[-2000:]}")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self._process is not None:

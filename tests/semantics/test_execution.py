@@ -141,6 +141,12 @@ def test_rq_shows_a_failure_and_does_not_try_again(run_forking: Runner, record: 
 # Coroutines
 
 
+@pytest.mark.parametrize("path", ["aio_behind_a_decorator", "aio_object"])
+def test_a_coroutine_of_what_is_no_coroutine_function(run: Runner, record: Record, path: str) -> None:
+    batch = run(batch_of([job_of(f"tests.jobs_semantics.{path}", 3).options(keep_result=True)]))
+    assert (list(batch.results()), record.lines()) == ([3], ["aio 3"])
+
+
 def test_a_coroutine_function_that_fails_or_takes_too_long(run: Runner) -> None:
     late = job_of(jobs_semantics.oversleeps_async).options(timeout=1)
     batch = run(batch_of([jobs_semantics.fails_async, late, keep(jobs.aio)], allow_failures=2))

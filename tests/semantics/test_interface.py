@@ -209,6 +209,10 @@ def test_a_django_task_by_its_path_and_with_a_forking_worker(run_forking: Runner
     assert record.lines()[:2] == ["aio 2", "echo (1,) {}"]  # aio has a priority of 100, and so comes first
 
 
+def test_the_path_of_a_task_stands_for_the_task(tasks: Any) -> None:
+    assert job_of(f"{tasks.__name__}.aio", 2) == job_of(tasks.aio, 2)
+
+
 def test_a_task_knows_its_attempt(run: Runner, record: Record, tasks: Any, monkeypatch: Any) -> None:
     job = job_of(tasks.with_context, "word").options(retry=1)
     monkeypatch.setattr("tests.jobs_semantics.whoami", lambda text: jobs.flaky(text.partition(":")[2], 9))

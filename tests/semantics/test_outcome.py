@@ -85,6 +85,14 @@ def test_an_int_is_a_number_and_a_float_a_share(run: Runner, allowed: Any, statu
     assert run(batch_of(fails(2), allow_failures=allowed)).status == status
 
 
+@pytest.mark.parametrize(("number", "failed"), [(3, 1), (7, 1), (6, 5), (7, 3)])
+def test_a_share_that_no_decimal_holds(run: Runner, number: int, failed: int) -> None:
+    """The same on each database, whatever its division does."""
+    items = fails(failed) + succeeds(number - failed)
+    assert run(batch_of(items, allow_failures=failed / number)).status == "succeeded"
+    assert run(batch_of(items, allow_failures=failed / number - 0.00001)).status == "failed"
+
+
 def test_a_nested_batch_is_one_failed_item(run: Runner) -> None:
     """A nested batch counts as one item of its parent, however many of its own have failed."""
     inner = batch_of(fails(5), allow_failures=3)
