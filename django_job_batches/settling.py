@@ -12,7 +12,7 @@ from typing import Any
 
 from django_job_batches import outcomes, transitions
 from django_job_batches.conf import settings
-from django_job_batches.database import home_of
+from django_job_batches.database import at_home, home_of
 from django_job_batches.models import DUE, Batch, BatchJob, JobStatus, Role
 from django_job_batches.outbox import carry_out
 from django_job_batches.signals import batch_progressed, job_failed
@@ -52,8 +52,8 @@ def is_settled(job: BatchJob, attempt: int) -> bool:
 def progressed(job: BatchJob) -> None:
     """Tell who listens that an item has ended."""
     if batch_progressed.has_listeners(Batch) and job.role == Role.ITEM:
-        batch = transitions.reread(job.batch, home_of(job))
-        batch_progressed.send_robust(Batch, batch=batch)
+        for batch in transitions.batches_of(home_of(job)).filter(pk=job.batch_id):  # unless it was deleted meanwhile
+            batch_progressed.send_robust(Batch, batch=at_home(batch, home_of(job)))
 
 
 def _outcome(job: BatchJob, report: dict[str, Any]) -> Outcome:
