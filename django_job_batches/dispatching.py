@@ -64,6 +64,13 @@ class _TooLateError(BatchError):
     """The batch takes no more items."""
 
 
+class _SealedError(_TooLateError):
+    """Somebody else has taken this dispatcher for dead, and ended what it writes."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(f"Batch {batch.pk} was sealed by somebody else while it was being dispatched.")
+
+
 class _CancelledError(Exception):
     """The batch was cancelled while it was being dispatched."""
 
@@ -201,7 +208,8 @@ class _Dispatch:
         callbacks = [(role, callback) for role in CALLBACKS for callback in getattr(description, role)]
         if not callbacks:
             return []
-        batches_of(self.using).filter(pk=batch.pk).update(callbacks=len(callbacks))
+        if not batches_of(self.using).filter(pk=batch.pk, sealed=False).update(callbacks=len(callbacks)):
+            raise _SealedError(batch)
         rows = [
             job_row(callback, batch, role=role, position=position, status=JobStatus.HELD)
             for position, (role, callback) in enumerate(callbacks)
@@ -322,7 +330,7 @@ class _Chunk:
         opened = sum(transitions.open_lane(self.batch.pk, lane, added[lane], effects) for lane in sorted(added))
         first = transitions.reserve(self.batch, self.size, opened, self.number_of_lanes, effects, added=self.added)
         if first is None:
-            raise _TooLateError(f"Batch {self.batch.pk} was sealed by somebody else while it was being dispatched.")
+            raise _SealedError(self.batch)
         self.rows = list(self._rows(first, lane_of))
         self.dispatch._insert(self.rows)
         self.nested = self.dispatch._insert_nested(self.rows, [item for unit in self.units for item in unit])

@@ -241,9 +241,9 @@ class _Rerun:
         for lane in sorted({row.lane for row in rows}):
             ended = Counter(JobStatus(row.status) for row in rows if row.lane == lane)
             opened += transitions.reopen(batch.pk, lane, ended, effects)
-        batches_of(self.using).filter(pk=batch.pk).update(
-            open_lanes=F("open_lanes") + opened, heartbeat_at=timezone.now()
-        )
+        here = batches_of(self.using).filter(pk=batch.pk, run=batch.run, sealed=False)
+        if not here.update(open_lanes=F("open_lanes") + opened, heartbeat_at=timezone.now()):
+            raise BatchError(f"The retry of batch {batch.pk} was ended by somebody else meanwhile; look at it again.")
 
     def _is_first(self, row: BatchJob, begun: set[int]) -> bool:
         """Whether nothing of its chain has to end before it; ``begun``: chains of which an earlier link runs again."""
@@ -260,8 +260,8 @@ class _Rerun:
         for row in callbacks.order_by("pk"):
             retries = row.option("retries", 0)
             changes = {**NEW_ATTEMPTS, "run": batch.run, "max_attempts": row.attempts + 1 + retries}
-            jobs_of(self.using).filter(pk=row.pk, status=row.status).update(status=JobStatus.HELD, **changes)
-            if row.is_nested_batch:
+            same = jobs_of(self.using).filter(pk=row.pk, status=row.status, run=row.run)
+            if same.update(status=JobStatus.HELD, **changes) and row.is_nested_batch:
                 self.fill_nested(row, everything=True)
         for row in self._not_begun(batch, [JobStatus.HELD]).filter(stop_requested_at=None):
             self.fill_nested(row, everything=True)

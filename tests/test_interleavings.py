@@ -37,6 +37,7 @@ from django_job_batches.transitions import Effects, Outcome
 from tests import jobs
 from tests.failures.books import ended, rows_of
 from tests.in_process import close, work
+from tests.invariants import assert_all_ended
 from tests.processes import Record
 from tests.test_database_lost import lose_commit
 
@@ -258,6 +259,46 @@ def test_a_callback_of_a_nested_batch_is_being_retried() -> None:
     assert BatchJob.objects.filter(role="on_finish").exists()
     work()
     batch.refresh_from_db()
+    assert batch.retry() == 1
+    work()
+    assert ended(batch).status == "succeeded"
+
+
+# Who was taken for dead wakes up
+
+
+def test_a_dispatcher_wakes_up_before_the_callbacks_of_a_nested_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = dispatching._Dispatch._write_callbacks
+
+    def late(self: Any, batch: Batch, *args: Any) -> Any:
+        reconciling._end_broken_off(batch, "default")
+        return write(self, batch, *args)
+
+    monkeypatch.setattr(dispatching._Dispatch, "_write_callbacks", late)
+    with pytest.raises(BatchError, match="sealed by somebody else"):
+        batch_of([batch_of([jobs.succeed], on_finish=jobs.succeed)], on_finish=jobs.succeed).dispatch()
+    work()
+    assert_all_ended()
+    assert sorted(Batch.objects.values_list("status", flat=True)) == ["cancelled", "failed"]
+
+
+def test_a_retry_wakes_up_before_it_holds_a_callback_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batch_of([fails_once("x")], on_finish=jobs.succeed).dispatch()
+    work()
+    batch.refresh_from_db()
+    option, asleep = BatchJob.option, [True]
+
+    def late(job: BatchJob, *args: Any) -> Any:
+        if asleep and job.role != "item":
+            asleep.pop()
+            retrying.end_broken_off(Batch.objects.get(pk=batch.pk))
+            work()
+        return option(job, *args)
+
+    monkeypatch.setattr(BatchJob, "option", late)
+    with pytest.raises(BatchError, match="ended by somebody else"):
+        batch.retry()
+    assert ended(batch).status == "cancelled"
     assert batch.retry() == 1
     work()
     assert ended(batch).status == "succeeded"
