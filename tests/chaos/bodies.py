@@ -36,6 +36,13 @@ def slow() -> None:
     _write("end")
 
 
+def long() -> None:
+    """Goes on while its worker is dead, or sleeps until it is taken for dead itself, and comes too late then."""
+    _write("begin")
+    time.sleep(4 + random.random() * 4)
+    _write("end")
+
+
 def query() -> None:
     _write("begin")
     Effect.objects.filter(pk=0).exists()

@@ -40,7 +40,9 @@ def kill_horse(world: World, rng: random.Random) -> bool:
 
 
 def kill_worker_alone(world: World, rng: random.Random) -> bool:
-    worker = _worker(world, rng)
+    """One with a horse, if there is any: that goes on."""
+    at_work = [worker for worker in world.workers if worker.is_alive and worker.horses()]
+    worker = rng.choice(at_work) if at_work else _worker(world, rng)
     return worker is not None and _send(worker.pid, signal.SIGKILL)
 
 

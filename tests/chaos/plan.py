@@ -31,6 +31,7 @@ def _items(rng: random.Random, size: int) -> Iterator[Any]:
         (8, lambda: job_of(bodies.query).options(retry=2)),
         (6, lambda: job_of(bodies.slow).options(on_lost="retry")),
         (4, lambda: job_of(bodies.slow)),
+        (0.5, lambda: job_of(bodies.long).options(on_lost=rng.choice(["fail", "retry"]))),
         (8, lambda: job_of(bodies.effect).options(atomic=True)),
         (6, lambda: job_of(bodies.flaky).options(retry=Retry(max=2, enqueue_at_front=True))),
         (2, lambda: job_of(bodies.flaky).options(retry=Retry(max=1, interval=1))),

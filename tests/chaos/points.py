@@ -80,10 +80,13 @@ def break_promise(name: str) -> None:
 
 
 def _drop_the_fencing() -> None:
-    """P8: an attempt settles the row whatever has happened to it meanwhile."""
+    """P8: an attempt settles the row, whatever has happened to it meanwhile."""
 
     def settle(job: Any, attempt: int, outcome: Any, effects: Any) -> bool:
-        current = transitions.jobs_of(effects.using).get(pk=job.pk)
+        row = transitions.jobs_of(effects.using).filter(pk=job.pk)
+        current = row.get()
+        if current.is_ended and outcome.status not in ("queued", "scheduled"):
+            return bool(row.update(status=outcome.status))
         return original(job, current.attempts, outcome, effects)
 
     original = transitions.settle
