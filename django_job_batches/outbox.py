@@ -28,6 +28,9 @@ from django_job_batches.transitions import Effects, batches_of, jobs_of
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+AWAY = (DatabaseError, InterfaceError, queues.QueueError)
+"""What is raised when a server is away, so that nothing goes on now."""
+
 FEW = 3
 """Up to so many rows are leased one by one; more of them in a transaction."""
 
@@ -93,8 +96,9 @@ def flush(
         last = found[-1].pk
         looked += len(found)
         jobs = [job for job in found if not job.is_nested_batch]
+        called_off = [job for job in jobs if job.role == Role.ITEM and job.batch.is_decided]
         ready = [job for job in jobs if job.role != Role.ITEM or not job.batch.is_decided]
-        _cancel(using, [job for job in jobs if job not in ready])
+        _cancel(using, called_off)
         if not push(using, _lease(using, ready), check=len(found) > FEW):
             break
         for job in found:
@@ -112,7 +116,7 @@ def _alone(about: Batch | BatchJob) -> Iterator[None]:
     """Rows that make no sense stop nobody else's; a server that is away does."""
     try:
         yield
-    except (DatabaseError, InterfaceError, queues.QueueError):
+    except AWAY:
         raise
     except Exception:
         logger.exception("%s %s cannot go on; the rest does.", type(about).__name__, about.pk)

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from django.db import DatabaseError, InterfaceError
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -35,9 +34,6 @@ SECOND_LOOK = 0.5
 """Seconds before a job that is in no list is looked for once more."""
 RUNNING_AT_ONCE = 10_000
 """Running jobs that are looked at, at most: as many as there are workers, and those that were lost."""
-
-AWAY = (DatabaseError, InterfaceError, queues.QueueError)
-"""What is raised when a server is away, so that nothing more can be mended now."""
 
 NOT_ENQUEUED = "not enqueued"
 GONE = "gone"
@@ -143,7 +139,7 @@ class _Look:
         try:
             if not self.dry_run:
                 mend()
-        except AWAY:
+        except outbox.AWAY:
             raise
         except Exception:
             logger.exception(
@@ -282,7 +278,7 @@ class _Look:
         try:
             if not self.dry_run:
                 outbox.enqueue_again(self.using, jobs)
-        except AWAY:
+        except outbox.AWAY:
             raise
         except Exception:
             for job in jobs:

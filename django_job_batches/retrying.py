@@ -84,12 +84,12 @@ def _retry_callback(job: BatchJob, using: str) -> bool:
     nested = _nested_in(job, using) if job.is_nested_batch else None
     if nested is not None:
         _refuse_taken_key(using, nested)
-        _refuse_taken_keys(using, nested, _unsuccessful(using, nested))
+        _refuse_taken_keys(using, nested, _items(using, nested, everything=False))
     is_reopened = jobs_of(using).filter(pk=job.pk).exclude(status__in=UNSUCCESSFUL).exists
     done = outbox.carry_out(partial(_reopen_callback, job), using, confirm=is_reopened) is not False
     if done and nested is not None:
         nested.refresh_from_db(using=using)
-        _Rerun(using).run(nested, _unsuccessful(using, nested))
+        _Rerun(using).run(nested, _items(using, nested, everything=False))
         after_commit(partial(outbox.flush, using, Q(pk=job.pk)), using)
     return done
 
@@ -119,8 +119,7 @@ def _refuse_taken_keys(using: str, batch: Batch, wanted: QuerySet[BatchJob], *, 
     for rows, whole in ((wanted, everything), (callbacks, True)):
         for child in list(batches_of(using).filter(parent_job__in=rows.filter(func="").values("pk"))):
             _refuse_taken_key(using, child)
-            items = jobs_of(using).filter(batch=child.pk, role=Role.ITEM)
-            _refuse_taken_keys(using, child, items if whole else _unsuccessful(using, child), everything=whole)
+            _refuse_taken_keys(using, child, _items(using, child, everything=whole), everything=whole)
 
 
 def _refuse_taken_key(using: str, batch: Batch) -> None:
@@ -142,7 +141,7 @@ def _root_of(batch: Batch) -> Batch:
 
 def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJob]:
     """The items to run again; a link of a chain stands for all that is left of the chain."""
-    rows = _unsuccessful(home_of(batch), batch)
+    rows = _items(home_of(batch), batch, everything=False)
     if jobs is None:
         return rows
     if not isinstance(jobs, QuerySet) or jobs.model is not BatchJob:
@@ -153,8 +152,10 @@ def _selected(batch: Batch, jobs: QuerySet[BatchJob] | None) -> QuerySet[BatchJo
     return rows.filter(Q(pk__in=pks) | Q(chain__in=chains))
 
 
-def _unsuccessful(using: str, batch: Batch) -> QuerySet[BatchJob]:
-    return jobs_of(using).filter(batch=batch.pk, role=Role.ITEM, status__in=UNSUCCESSFUL)
+def _items(using: str, batch: Batch, *, everything: bool) -> QuerySet[BatchJob]:
+    """Those of a batch that run again: all, or what has not succeeded."""
+    rows = jobs_of(using).filter(batch=batch.pk, role=Role.ITEM)
+    return rows if everything else rows.filter(status__in=UNSUCCESSFUL)
 
 
 def _begin(batch: Batch, *, as_nested: bool = False) -> bool:
@@ -206,7 +207,7 @@ class _Rerun:
         """Queue ``wanted``, hold the callbacks again, seal; returns how many items run again."""
         self.unsealed.add(batch.pk)
         self._hold_callbacks(batch)
-        items = jobs_of(self.using).filter(batch=batch.pk, role=Role.ITEM)
+        items = _items(self.using, batch, everything=True)
         number = 0
         for pks in _chunks_of(wanted.filter(run__lt=batch.run)):
             outbox.carry_out(partial(self._queue, batch, pks), self.using)
@@ -276,8 +277,7 @@ class _Rerun:
         child = batches_of(self.using).filter(parent_job=row.pk).first()
         if child is None or not _begin(at_home(child, self.using), as_nested=True):
             return
-        items = jobs_of(self.using).filter(batch=child.pk, role=Role.ITEM)
-        self.fill(child, items if everything else _unsuccessful(self.using, child), everything=everything)
+        self.fill(child, _items(self.using, child, everything=everything), everything=everything)
 
 
 def end_broken_off(batch: Batch) -> None:
@@ -287,9 +287,7 @@ def end_broken_off(batch: Batch) -> None:
     callback = _callback_around(batch, using)
     if callback is not None:
         everything = callback.status == JobStatus.HELD
-        items = jobs_of(using).filter(batch=batch.pk, role=Role.ITEM)
-        wanted = items if everything else _unsuccessful(using, batch)
-        _Rerun(using).fill(batch, wanted, everything=everything)
+        _Rerun(using).fill(batch, _items(using, batch, everything=everything), everything=everything)
         return
     outbox.cancel_batch(using, batch.pk, "Its retry was broken off: the process that queued its jobs has died.")
     _Rerun(using).fill(batch, jobs_of(using).none())
