@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool) -> bool:
-    """See ``Batch.cancel()``."""
+def cancel(batch: Batch, *, reason: str, by: AbstractBaseUser | None, stop_running: bool, sweeps: bool = True) -> bool:
+    """See ``Batch.cancel()``; ``sweeps`` is False where somebody else calls off the rest."""
     using = home_of(batch)
     reason, by = checked_label(reason, "reason"), checked_user(by, "by")
-    done = cancel_batch(using, batch.pk, reason)
+    done = cancel_batch(using, batch.pk, reason, sweeps=sweeps)
     batch.refresh_from_db(using=using)
     if stop_running and not batch.is_finished:  # also what runs on after an earlier decision
         after_commit(partial(_stop_all, using, batch.pk), using)

@@ -135,6 +135,10 @@ class BatchQuerySet(RowQuerySet["Batch"]):
             | ~Exists(jobs.filter(moving, role=Role.ITEM))
         )
 
+    def with_counts(self) -> BatchQuerySet:
+        """The counters in the same statement: for a few batches that are found by their keys."""
+        return self.annotate(**{f"sum_of_{name}": Sum(f"counters__{name}", default=0) for name in Counts._fields})
+
     def _fetch_all(self) -> None:
         is_new = self._result_cache is None
         super()._fetch_all()
@@ -297,6 +301,12 @@ class Batch(models.Model):
         return max((self.finished_at or timezone.now()) - self.started_at, timedelta())
 
     @property
+    def rate(self) -> float | None:
+        """Jobs that have ended per second so far; None before the first one has."""
+        duration, ended = self.duration, self.counts.total - self.counts.pending
+        return ended / duration.total_seconds() if duration and ended else None
+
+    @property
     def eta(self) -> datetime | None:
         """When the batch will have finished, if it goes on at its pace so far; None if that cannot be told."""
         duration, counts = self.duration, self.counts
@@ -325,6 +335,8 @@ class Batch(models.Model):
 
     def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
         super().refresh_from_db(*args, **kwargs)
+        for name in Counts._fields:
+            self.__dict__.pop(f"sum_of_{name}", None)
         self._counts = None
         self._peers = [self]
 
@@ -517,11 +529,17 @@ def summed_counts(using: str | None, batch_ids: Iterable[uuid.UUID]) -> dict[uui
 
 def _read_counts(batches: list[Batch]) -> None:
     """Give each of these batches its counters; only those without final ones cost a query, one for all."""
-    final = {batch.pk: counts for batch in batches if (counts := _final_counts(batch))}
-    open_ids = [batch.pk for batch in batches if batch.pk not in final]
+    known = {batch.pk: counts for batch in batches if (counts := _final_counts(batch) or _annotated_counts(batch))}
+    open_ids = [batch.pk for batch in batches if batch.pk not in known]
     sums = summed_counts(batches[0]._state.db, open_ids) if open_ids else {}
     for batch in batches:
-        batch._counts = final.get(batch.pk) or sums.get(batch.pk, Counts())
+        batch._counts = known.get(batch.pk) or sums.get(batch.pk, Counts())
+
+
+def _annotated_counts(batch: Batch) -> Counts | None:
+    """What ``with_counts()`` has read with this batch; None if it was read without."""
+    sums: list[Any] = [batch.__dict__.get(f"sum_of_{name}") for name in Counts._fields]
+    return None if None in sums else Counts(*map(int, sums))
 
 
 def _final_counts(batch: Batch) -> Counts | None:

@@ -264,13 +264,19 @@ def catch_up(using: str, batch_id: uuid.UUID) -> None:
 # Call off
 
 
-def cancel_batch(using: str, batch_id: uuid.UUID, reason: str, *, run: int | None = None) -> bool:
+def cancel_batch(using: str, batch_id: uuid.UUID, reason: str, *, run: int | None = None, sweeps: bool = True) -> bool:
     """Decide that a batch is cancelled, and call off what has not started; False if it was decided already.
 
-    ``run``: only if that run of it goes on.
+    ``run``: only if that run of it goes on. ``sweeps`` is False where somebody else calls off the rest.
     """
     is_cancelled = batches_of(using).filter(pk=batch_id, cancelled_at__isnull=False).exists
-    decide = partial(transitions.decide_cancelled, batch_id, run, reason)
+
+    def decide(effects: Effects) -> bool:
+        done = transitions.decide_cancelled(batch_id, run, reason, effects)
+        if not sweeps:
+            effects.decided.clear()
+        return done
+
     done = carry_out(decide, using, confirm=is_cancelled) is not False
     if done:
         after_commit(partial(_send_cancelled, using, batch_id), using)

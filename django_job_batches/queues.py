@@ -113,6 +113,27 @@ def _drain(waiting: deque[tuple[Queue, Work]]) -> None:
         _draining.reset(token)
 
 
+def hand_over(function: str, args: tuple[Any, ...], *, job_id: str, description: str) -> None:
+    """Have a worker of ``JOB_BATCHES["QUEUE"]`` call this function of ours, before everything else that waits there.
+
+    ``job_id``: while an RQ job of this name waits or runs, nothing is added.
+    """
+    target = queue(settings.QUEUE)
+    if job_id in alive(settings.QUEUE, [job_id]):
+        return
+    target.enqueue_call(
+        function,
+        args=args,
+        timeout=-1,
+        result_ttl=settings.RESULT_TTL,
+        failure_ttl=settings.FAILURE_TTL,
+        description=description,
+        job_id=job_id,
+        at_front=True,
+        retry=Retry(max=REDELIVERIES, enqueue_at_front=True),
+    )
+
+
 def _push(target: Queue, works: list[Work]) -> None:
     now = [work for work in works if work.at is None]
     # RQ pushes one after the other to the front: the last one first keeps their order

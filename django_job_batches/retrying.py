@@ -319,7 +319,7 @@ def _chunks_of(rows: QuerySet[BatchJob]) -> Iterator[list[int]]:
 def _reopen_callback(job: BatchJob, effects: Effects) -> bool:
     """Run one callback again whose event has come; its batch counts it as open meanwhile."""
     row = jobs_of(effects.using).select_related("batch").get(pk=job.pk)
-    if row.status not in UNSUCCESSFUL or not _event_has_come(row):
+    if row.status not in UNSUCCESSFUL or not event_has_come(row):
         return False
     if row.is_nested_batch and not _begin(_nested_in(row, effects.using), as_nested=True):
         return False
@@ -339,7 +339,8 @@ def _nested_in(row: BatchJob, using: str) -> Batch:
     return at_home(batches_of(using).get(parent_job=row.pk), using)
 
 
-def _event_has_come(row: BatchJob) -> bool:
+def event_has_come(row: BatchJob) -> bool:
+    """Whether a callback was released in this run of its batch, rather than called off."""
     batch = row.batch
     return {
         Role.ON_SUCCESS: batch.status == BatchStatus.SUCCEEDED,

@@ -364,7 +364,7 @@ def test_finished_batches_are_deleted_with_all_that_belongs_to_them(client):
 def test_a_batch_is_not_deleted_before_its_end_nor_without_the_one_that_it_is_part_of(client):
     active, done = waiting(name="active"), ended(part(job_of(jobs.succeed), name="part"))
     for batch in (active, Batch.objects.get(name="part")):
-        assert client.post(f"{BATCHES}{batch.pk}/delete/", {"post": "yes"}).status_code == 403
+        assert client.post(f"{BATCHES}operation/delete/?row={batch.pk}", {"post": "yes"}).status_code == 403
         assert f"{batch}: " in delete(client, done, batch)
     assert Batch.objects.count() == 3
 
@@ -376,7 +376,7 @@ def test_a_batch_that_runs_again_meanwhile_is_kept_and_the_page_says_so(client, 
     batch = ended(job_of(jobs.succeed))
     monkeypatch.setattr(Batch, "delete", refuse)
     pages = [
-        client.post(f"{BATCHES}{batch.pk}/delete/", {"post": "yes"}, follow=True).content.decode(),
+        client.post(f"{BATCHES}operation/delete/?row={batch.pk}", {"post": "yes"}, follow=True).content.decode(),
         delete(client, batch),
     ]
     for html in pages:
@@ -388,7 +388,7 @@ def test_deleting_needs_its_permission():
     batch = ended(job_of(jobs.succeed))
     client = client_with("view_batch")
     assert "delete_selected" not in client.get(BATCHES).content.decode()
-    assert client.post(f"{BATCHES}{batch.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert client.post(f"{BATCHES}operation/delete/?row={batch.pk}", {"post": "yes"}).status_code == 403
 
 
 # Whatever the texts are
@@ -407,9 +407,15 @@ def test_hostile_text_does_no_harm(client):
         on_finish=job_of(jobs.fail, text).options(description=text),
     )
     waiting(name=text).cancel(reason=text)
-    urls = [BATCHES, JOBS, f"{JOBS}?batch={batch.pk}", f"{BATCHES}?q={SCRIPT}", f"{BATCHES}{batch.pk}/delete/"]
+    urls = [
+        BATCHES,
+        JOBS,
+        f"{JOBS}?batch={batch.pk}",
+        f"{BATCHES}?q={SCRIPT}",
+        f"{BATCHES}operation/delete/?row={batch.pk}",
+    ]
     urls += [of(batch) for batch in Batch.objects.all()] + [of_job(job) for job in BatchJob.objects.all()]
-    urls += [f"{BATCHES}operation/retry/?batch={batch.pk}", f"{BATCHES}{batch.pk}/history/"]
+    urls += [f"{BATCHES}operation/retry/?row={batch.pk}", f"{BATCHES}{batch.pk}/history/"]
     for url in urls:
         html = client.get(url).content.decode()
         assert "script&gt;alert(1)" in html or url.startswith(JOBS) or "history" in url
@@ -425,7 +431,7 @@ def test_long_texts_are_cut(client):
 def test_pages_have_no_inline_script_or_style_of_ours(client):
     """A strict Content-Security-Policy allows none."""
     batch = ended(job_of(jobs.fail), name="x")
-    urls = (BATCHES, JOBS, of(batch), of_job(batch.jobs.get()), f"{BATCHES}operation/retry/?batch={batch.pk}")
+    urls = (BATCHES, JOBS, of(batch), of_job(batch.jobs.get()), f"{BATCHES}operation/retry/?row={batch.pk}")
     for url in urls:
         html = client.get(url).content.decode()
         assert not re.search(r"""<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=""", html), url

@@ -21,11 +21,16 @@ __all__ = ("client", "superuser")  # fixtures
 
 pytestmark = pytest.mark.usefixtures("live_db", "record")
 
-ACTIONS = {"cancel": "cancel_selected", "stop": "cancel_and_stop_selected", "retry": "retry_selected"}
+ACTIONS = {
+    "cancel": "cancel_selected",
+    "stop": "cancel_and_stop_selected",
+    "retry": "retry_selected",
+    "delete": "delete_selected",
+}
 
 
 def url_of(name: str, batch: Batch | None = None) -> str:
-    return f"{BATCHES}operation/{name}/" + (f"?batch={batch.pk}" if batch else "")
+    return f"{BATCHES}operation/{name}/" + (f"?row={batch.pk}" if batch else "")
 
 
 def select(client: Client, name: str, *batches: Batch, url: str = BATCHES, **data):
@@ -39,7 +44,7 @@ def select(client: Client, name: str, *batches: Batch, url: str = BATCHES, **dat
 def confirm(client: Client, asked, **data):
     """Say yes on a page that asks; the response is the page that follows."""
     assert asked.context["sentences"], "there is nothing to confirm"
-    return client.post(asked.context["action_url"], {"batches": asked.context["batches"], **data}, follow=True)
+    return client.post(asked.context["action_url"], {"chosen": asked.context["chosen"], **data}, follow=True)
 
 
 def sentences(response) -> str:
@@ -60,7 +65,7 @@ def test_cancelling_asks_first_and_then_reports_what_has_happened(client, superu
     assert "2 batches will be cancelled. 6 jobs have not ended." in sentences(asked)
     assert "None of them is running now." in sentences(asked)
     html = asked.content.decode()
-    assert "already succeeded" in html and "1 of the selected batches will be left alone." in html
+    assert "already succeeded" in html and "1 of those that were selected will be left alone." in html
     assert Batch.objects.filter(status="cancelled").count() == 0
     assert told(confirm(client, asked, reason="wrong file")) == ["2 batches were cancelled."]
     for batch in batches:
@@ -84,7 +89,7 @@ def test_a_second_click_cancels_nothing_more(client):
     batch = waiting()
     asked = select(client, "cancel", batch)
     confirm(client, asked, reason="first")
-    assert "1 batch was left alone" in told(confirm(client, asked, reason="second"))[0]
+    assert "1 was left alone" in told(confirm(client, asked, reason="second"))[0]
     batch.refresh_from_db()
     assert batch.cancel_reason == "first" and LogEntry.objects.count() == 1
 
@@ -95,7 +100,7 @@ def test_a_run_that_nobody_has_looked_at_is_not_cancelled(client):
     asked = select(client, "cancel", batch)
     batch.cancel()
     assert batch.retry() == 1
-    assert "1 batch was left alone" in told(confirm(client, asked))[0]
+    assert "1 was left alone" in told(confirm(client, asked))[0]
     batch.refresh_from_db()
     assert batch.run == 2 and not batch.is_decided
 
@@ -143,7 +148,7 @@ def test_a_deleted_batch_is_left_alone(client):
     batch = ended(job_of(jobs.fail))
     asked = select(client, "retry", batch)
     batch.delete()
-    assert "1 batch was left alone" in told(confirm(client, asked))[0]
+    assert "1 was left alone" in told(confirm(client, asked))[0]
 
 
 # Retrying
@@ -156,7 +161,7 @@ def test_retrying_asks_first_and_then_reports_what_has_happened(client, superuse
     assert "2 batches will run again. 4 failed or cancelled jobs will run." in sentences(asked)
     html = asked.content.decode()
     assert "has not finished yet" in html and "nothing in it failed or was cancelled" in html
-    assert "2 of the selected batches will be left alone." in html
+    assert "2 of those that were selected will be left alone." in html
     assert told(confirm(client, asked)) == ["2 batches run again, with 4 items."]
     assert record.count("fail") == 8 and record.count("succeed") == 3
     assert LogEntry.objects.filter(user=superuser, change_message__startswith="Retried 2").count() == 2
@@ -166,7 +171,7 @@ def test_a_second_click_retries_nothing_more(client, record):
     batch = ended(job_of(jobs.fail))
     asked = select(client, "retry", batch)
     confirm(client, asked)
-    assert "1 batch was left alone" in told(confirm(client, asked))[0]
+    assert "1 was left alone" in told(confirm(client, asked))[0]
     batch.refresh_from_db()
     assert batch.run == 2 and batch.is_finished and record.count("fail") == 2
 
@@ -185,7 +190,7 @@ def test_failures_in_nested_batches_are_counted_and_retried(client, record):
 def test_what_cannot_be_retried_any_more_is_an_error_that_says_why(client):
     batch = ended(job_of(jobs.fail), part(job_of(jobs.fail)))
     child = Batch.objects.exclude(pk=batch.pk).get()
-    answer = client.post(url_of("retry"), {"batches": f"{child.pk.hex}.1"}, follow=True)
+    answer = client.post(url_of("retry"), {"chosen": f"{child.pk.hex}.1"}, follow=True)
     assert told(answer) == [f"Batch {child.pk} is part of batch {batch.pk}; retry that one."]
 
 
@@ -233,14 +238,14 @@ def test_a_batchs_page_offers_what_can_be_done_and_is_come_back_to(client):
 def test_nothing_to_do_is_said_and_cannot_be_confirmed(client):
     asked = client.get(url_of("cancel", ended(job_of(jobs.succeed))))
     html = asked.content.decode()
-    assert "There is nothing to do" in html and 'name="batches"' not in html
+    assert "There is nothing to do" in html and 'name="chosen"' not in html
 
 
 def test_looking_changes_nothing(client):
     batch = waiting()
     for name in ACTIONS:
         client.get(url_of(name, batch))
-        client.get(url_of(name), {"batch": batch.pk, "batches": f"{batch.pk.hex}.1"})
+        client.get(url_of(name), {"row": batch.pk, "chosen": f"{batch.pk.hex}.1"})
         select(client, name, batch)
     batch.refresh_from_db()
     assert batch.status == "queued" and not LogEntry.objects.exists()
@@ -258,7 +263,7 @@ def test_without_the_permission_nobody_sees_or_does_it(record):
         viewer.post(BATCHES, {"action": ACTIONS[name], "_selected_action": [str(batch.pk)]})
         assert viewer.get(url_of(name, batch)).status_code == 403
         for url in (url_of(name), url_of(name, batch)):
-            assert viewer.post(url, {"batches": f"{batch.pk.hex}.1"}).status_code == 403
+            assert viewer.post(url, {"chosen": f"{batch.pk.hex}.1"}).status_code == 403
     assert not Batch.objects.filter(cancelled_at__isnull=False).exists() and record.count("fail") == 1
 
 
@@ -278,14 +283,14 @@ def test_each_permission_allows_what_it_says(permission, may, may_not):
 def test_the_permission_alone_does_not_show_batches():
     batch = waiting()
     user = client_with("cancel_batch")
-    assert user.post(url_of("cancel"), {"batches": f"{batch.pk.hex}.1"}).status_code == 403
+    assert user.post(url_of("cancel"), {"chosen": f"{batch.pk.hex}.1"}).status_code == 403
 
 
 def test_the_forms_are_protected_against_forged_requests(superuser):
     batch = waiting()
     forger = Client(enforce_csrf_checks=True)
     forger.force_login(superuser)
-    assert forger.post(url_of("cancel"), {"batches": f"{batch.pk.hex}.1"}).status_code == 403
+    assert forger.post(url_of("cancel"), {"chosen": f"{batch.pk.hex}.1"}).status_code == 403
     assert 'name="csrfmiddlewaretoken"' in forger.get(url_of("cancel", batch)).content.decode()
 
 
@@ -304,12 +309,12 @@ def test_anonymous_and_ordinary_users_are_sent_to_the_login():
 def test_what_does_not_exist_is_not_found(client):
     assert client.get(f"{BATCHES}operation/explode/").status_code == 404
     for key in ("", "no-such", uuid.uuid4(), SCRIPT):
-        assert client.get(url_of("cancel"), {"batch": key}).status_code == 404
+        assert client.get(url_of("cancel"), {"row": key}).status_code == 404
 
 
-@pytest.mark.parametrize("batches", ["no-such.1", "1", f"{uuid.UUID(int=1).hex}.x", f"{uuid.UUID(int=1).hex}.1.2"])
+@pytest.mark.parametrize("batches", ["no-such.1", "1", f"{uuid.UUID(int=1).hex}.1.2"])
 def test_a_damaged_list_of_batches_is_refused(client, batches):
-    assert client.post(url_of("cancel"), {"batches": batches}).status_code == 400
+    assert client.post(url_of("cancel"), {"chosen": batches}).status_code == 400
 
 
 def test_a_reason_that_cannot_be_stored_is_asked_for_again(client):

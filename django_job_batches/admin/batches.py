@@ -3,52 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, cast
 
-from django.contrib import admin, messages
-from django.contrib.auth import get_permission_codename
-from django.db import transaction
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_job_batches.admin import display
+from django_job_batches.admin import display, figures, tables, tree
+from django_job_batches.admin.background import under_way
+from django_job_batches.admin.batch_operations import (
+    BATCH_OPERATIONS,
+    CANCEL,
+    CANCEL_AND_STOP,
+    DELETE,
+    RETRY,
+    RETRY_GROUP,
+)
 from django_job_batches.admin.confirmation import ConfirmingAdmin
-from django_job_batches.admin.filters import FailuresFilter, QueueFilter
-from django_job_batches.admin.operations import CANCEL, CANCEL_AND_STOP, OPERATIONS, RETRY
+from django_job_batches.admin.filters import FailuresFilter, NameFilter, OwnerFilter, QueueFilter, StuckFilter
+from django_job_batches.admin.live import LiveAdmin
 from django_job_batches.admin.searching import batch_id, job_id
-from django_job_batches.exceptions import BatchError
-from django_job_batches.models import Batch, BatchJob, JobStatus, Role
+from django_job_batches.models import Batch, BatchJob, BatchQuerySet, JobStatus, Role
 
-MAX_ROWS = 50
-"""Rows in each of the tables below the fields of a batch."""
+MAX_GROUPS = 20
+"""Groups of errors that the page of a batch shows."""
+MAX_ENTRIES = 20
+"""Entries of the history that it shows."""
+COUNTED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 
-CALLBACKS = (Role.ON_SUCCESS, Role.ON_FAILURE, Role.ON_FINISH)
+class BatchList(ChangeList):
+    """Reads what runs for all rows of the page at once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        cast(BatchAdmin, self.model_admin).count_running(self.result_list)
 
 
 @admin.register(Batch)
-class BatchAdmin(ConfirmingAdmin):
+class BatchAdmin(ConfirmingAdmin, LiveAdmin):
     """Batches: to watch, to cancel, to retry; nobody edits them."""
 
-    list_display = ("title", "state", "progress", "counters", "created_at", "duration", "created_by")
+    list_display = ("title", "state", "progress", "counters", "pace", "age", "duration", "created_by")
     list_display_links = ("title",)
-    list_filter = ("status", FailuresFilter, QueueFilter, "created_at")
+    list_filter = ("status", FailuresFilter, StuckFilter, QueueFilter, NameFilter, OwnerFilter, "created_at")
     list_select_related = ("created_by",)
     list_per_page = 50
-    search_fields = ("^id", "name", "key")
-    search_help_text = _("Name or key of a batch, its id or the beginning of it, or the id of one of its jobs.")
+    list_max_show_all = 100
+    search_fields = ("^id", "name", "key", "metadata")
+    search_help_text = _("Name, key or metadata of a batch, its id or the beginning of it, or the id of a job in it.")
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
     show_full_result_count = False
-    actions = ("cancel_selected", "cancel_and_stop_selected", "retry_selected")
+    actions = ("cancel_selected", "cancel_and_stop_selected", "retry_selected", "delete_selected")
+    operations: ClassVar[dict[str, Any]] = BATCH_OPERATIONS
     fieldsets = (
-        (None, {"fields": (("state", "progress", "duration", "eta"), "cancel_reason", "error", "parent")}),
-        (_("Times"), {"fields": (("created_at", "started_at", "failed_at", "cancelled_at", "finished_at"),)}),
         (
             _("Origin and options"),
             {
@@ -56,25 +74,20 @@ class BatchAdmin(ConfirmingAdmin):
                     ("id", "key", "created_by"),
                     ("run", "queue", "allowance", "deadlocks"),
                     "details",
-                )
+                ),
             },
         ),
+        (_("Times"), {"fields": (("created_at", "started_at", "failed_at", "cancelled_at", "finished_at"),)}),
     )
+    change_list_template = "admin/django_job_batches/batch/change_list.html"
     change_form_template = "admin/django_job_batches/batch/change_form.html"
+    live_columns = ("state", "progress", "counters", "pace", "age", "duration")
+    live_parts = ("overview", "tree", "errors", "callbacks", "throughput", "jobs", "history")
 
     # Who may do what
 
     def has_delete_permission(self, request: HttpRequest, obj: Batch | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and (obj is None or not _why_kept(obj))
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return self._has_permission(request, "cancel")
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        return self._has_permission(request, "retry")
-
-    def _has_permission(self, request: HttpRequest, action: str) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(action, self.opts)}")
+        return super().has_delete_permission(request, obj) and (obj is None or not DELETE.refusal(obj))
 
     # Columns and fields
 
@@ -88,28 +101,24 @@ class BatchAdmin(ConfirmingAdmin):
 
     @admin.display(description=_("progress"))
     def progress(self, batch: Batch) -> SafeString:
-        return display.progress_bar(batch)
+        bar = display.progress_bar(batch, getattr(batch, "running_now", 0))
+        return format_html('<span data-live-row="{}">{}</span>', batch.pk, bar)
 
     @admin.display(description=_("jobs"))
     def counters(self, batch: Batch) -> str:
-        return display.counters(batch.counts)
+        return display.counters(batch.counts, getattr(batch, "running_now", 0))
+
+    @admin.display(description=_("pace"))
+    def pace(self, batch: Batch) -> SafeString | None:
+        return display.pace(batch)
+
+    @admin.display(description=_("age"), ordering="-created_at")
+    def age(self, batch: Batch) -> SafeString:
+        return display.age(batch.created_at)
 
     @admin.display(description=_("duration"))
     def duration(self, batch: Batch) -> str | None:
         return display.duration(batch.duration)
-
-    @admin.display(description=_("estimated end"))
-    def eta(self, batch: Batch) -> Any:
-        return display.moment(batch.eta)
-
-    @admin.display(description=_("part of"))
-    def parent(self, batch: Batch) -> Any:
-        row = batch.parent_job
-        if row is None:
-            return None
-        batch_link = display.link(display.change_url(self.admin_site, Batch, row.batch_id), row.batch)
-        job_link = display.link(display.change_url(self.admin_site, BatchJob, row.pk), row.get_role_display())
-        return format_html("{} ({})", batch_link, job_link)
 
     @admin.display(description=_("queue"))
     def queue(self, batch: Batch) -> str:
@@ -129,7 +138,18 @@ class BatchAdmin(ConfirmingAdmin):
     def details(self, batch: Batch) -> SafeString | None:
         return display.pretty(batch.metadata) if batch.metadata else None
 
+    def _batches(self, request: HttpRequest) -> BatchQuerySet:
+        return cast(BatchQuerySet, self.get_queryset(request))
+
     # The list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BatchList]:
+        return BatchList
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        summary = {} if request.method == "POST" else {"live_summary": self.live_summary(request)}
+        context = {**summary, "live_url": self.live_url(), **(extra_context or {})}
+        return super().changelist_view(request, context)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -140,6 +160,26 @@ class BatchAdmin(ConfirmingAdmin):
         elif (key := batch_id(search_term)) is not None:
             found |= queryset.filter(pk=key)
         return found, may_have_duplicates
+
+    def count_running(self, batches: Iterable[Batch]) -> None:
+        """Note with each of these batches how many of its jobs run now."""
+        active = [batch for batch in batches if not batch.is_finished]
+        running = figures.count_running(active[0]._state.db, [batch.pk for batch in active]) if active else {}
+        for batch in active:
+            batch.__dict__["running_now"] = running.get(batch.pk, 0)
+
+    def live_rows(self, request: HttpRequest, keys: list[Any]) -> list[Batch]:
+        batches = list(self._batches(request).with_counts().filter(pk__in=keys).order_by())
+        self.count_running(batches)
+        return batches
+
+    def live_summary(self, request: HttpRequest) -> str:
+        numbers = figures.summary(self._batches(request))
+        url = display.changelist_url(self.admin_site, Batch)
+        return render_to_string("admin/django_job_batches/batch/summary.html", {"numbers": numbers, "list_url": url})
+
+    def pulse(self, row: Batch) -> Any:
+        return row.status, row.run, row.finished_at, row.open_callbacks, row.counts, getattr(row, "running_now", 0)
 
     @admin.action(permissions=["cancel"], description=_("Cancel selected batches"))
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
@@ -153,41 +193,112 @@ class BatchAdmin(ConfirmingAdmin):
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
         return self.confirm(request, RETRY, queryset)
 
+    @admin.action(permissions=["delete"], description=_("Delete selected batches"))
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
+        return self.confirm(request, DELETE, queryset)
+
     # The page of one batch
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Batch | None:
+        """With its counters, and the batches around it."""
+        try:
+            pk = Batch._meta.pk.to_python(object_id)
+        except ValidationError:
+            return None
+        batches = self._batches(request).with_counts().select_related("created_by", tree.ANCESTORS)
+        return batches.filter(pk=pk).order_by().first()
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         batch: Batch = kwargs.get("obj") or context["original"]
-        return super().render_change_form(request, {**context, **self._surroundings(request, batch)}, *args, **kwargs)
+        parts = {name: self.render_part(request, name, batch) for name in self.live_parts}
+        context = {
+            **context,
+            "live_url": self.live_url(batch.pk, "part"),
+            "parts": {name: {"html": html, "version": version} for name, (html, version) in parts.items()},
+            "show_delete": False,
+            "jobs_url": self._jobs_url(request, batch),
+        }
+        return super().render_change_form(request, context, *args, **kwargs)
 
-    def _surroundings(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
-        """What the page shows around the fields: buttons, and tables of what belongs to the batch."""
-        tools = [operation for operation in OPERATIONS.values() if self.may(operation, request)]
+    def part_context(self, request: HttpRequest, part: str, row: Batch) -> dict[str, Any]:
+        context: dict[str, Any] = getattr(self, f"_{part}")(request, row)
+        return context
+
+    def _overview(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        self.count_running([batch])
+        running = getattr(batch, "running_now", 0)
         jobs = self._jobs_url(request, batch)
-        nested = Batch.objects.using(batch._state.db).filter(parent_job__batch=batch.pk, parent_job__role=Role.ITEM)
-        callbacks = batch.jobs.filter(role__in=CALLBACKS).order_by("role", "position")
-        errors = batch.errors(limit=MAX_ROWS + 1) if batch.failed_jobs else []
+        numbers = {status: getattr(batch, f"{status}_jobs") for status in COUNTED} | {JobStatus.RUNNING: running}
         return {
-            "operations": [(self.operation_url(o, batch=batch.pk), o) for o in tools if not o.refusal(batch)],
+            "bar": display.progress_bar(batch, running),
+            "numbers": [
+                (status.label, number, f"{jobs}&status__exact={status}" if jobs and number else "")
+                for status, number in numbers.items()
+            ],
+            "pending": max(batch.pending_jobs - running, 0),
             "jobs_url": jobs,
-            "states": self._states(batch, jobs),
-            "callbacks": [(row, self._job_url(row.pk)) for row in callbacks],
-            "nested": [self._nested_row(child) for child in nested.order_by("parent_job")[:MAX_ROWS]],
-            "errors_by_kind": [(group, self._job_url(group.example)) for group in errors[:MAX_ROWS]],
-            "more_errors": len(errors) > MAX_ROWS,
+            "duration": display.duration(batch.duration),
+            "rate": display.rate(batch),
+            "eta": display.moment(batch.eta),
+            "offers": self.offers(request, batch),
+            "under_way": under_way(batch),
         }
 
-    def _nested_row(self, batch: Batch) -> tuple[Batch, str, SafeString, str]:
-        return batch, self._page_of(batch), display.progress_bar(batch), display.counters(batch.counts)
+    def _rows(self, batch: Batch) -> list[BatchJob]:
+        """The first rows, read once for those parts of a page that need them."""
+        if not hasattr(batch, "first_rows"):
+            batch.__dict__["first_rows"] = tree.first_rows(batch)
+        rows: list[BatchJob] = batch.__dict__["first_rows"]
+        return rows
 
-    def _states(self, batch: Batch, jobs: str) -> list[tuple[Any, int, str]]:
-        """For each counter its name, its number, and the list of these jobs."""
-        links = {name: f"{jobs}&status__exact={name}" for name in (JobStatus.SUCCEEDED, JobStatus.FAILED)}
-        links[JobStatus.CANCELLED] = f"{jobs}&status__exact={JobStatus.CANCELLED}"
-        states: list[tuple[Any, int, str]] = [
-            (status.label, getattr(batch, f"{status}_jobs"), url) for status, url in links.items()
+    def _tree(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        nested = Batch.objects.using(batch._state.db).with_counts()
+        root = tree.place_of(batch, self._rows(batch), nested)
+        for node in root.walk():
+            if node.batch is not None:
+                node.url = self._page_of(node.batch)
+                node.bar = display.progress_bar(node.batch) if node.job is not None else ""
+            elif node.job is not None:
+                node.url = self._job_url(node.job.pk)
+        return {"root": root, "is_alone": root.is_here and not root.below}
+
+    def _callbacks(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        rows = sorted((row for row in self._rows(batch) if row.role != Role.ITEM), key=lambda row: row.position)
+        return {"callbacks": [(row, self._job_url(row.pk)) for row in rows]}
+
+    def _errors(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        if not batch.failed_jobs:
+            return {}
+        errors = figures.errors(batch, MAX_GROUPS)
+        figures.with_tracebacks(errors.groups, batch._state.db)
+        may_retry = self.may(RETRY_GROUP, request) and not RETRY_GROUP.refusal(batch)
+        groups = [
+            (
+                group,
+                self._job_url(group.example),
+                self.operation_url(RETRY_GROUP, row=batch.pk, example=group.example) if may_retry else "",
+            )
+            for group in errors.groups
         ]
-        states += [(gettext("pending"), batch.pending_jobs, ""), (gettext("total"), batch.total_jobs, jobs)]
-        return [(label, number, url if jobs and number else "") for label, number, url in states]
+        return {"errors": errors, "groups": groups, "max_shown": display.MAX_SHOWN}
+
+    def _throughput(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        found = figures.throughput(batch)
+        return {"throughput": found, "chart": display.chart(found) if found else ""}
+
+    def _jobs(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        page = tables.job_page(batch, request.GET.get("state", ""), request.GET.get("after", ""))
+        dashboard = display.dashboard_urls(page.jobs)
+        jobs = [
+            (job, self._job_url(job.pk), display.duration(job.duration), dashboard.get(job.pk, "")) for job in page.jobs
+        ]
+        return {"page": page, "jobs": jobs, "states": JobStatus.choices, "jobs_url": self._jobs_url(request, batch)}
+
+    def _history(self, request: HttpRequest, batch: Batch) -> dict[str, Any]:
+        entries = LogEntry.objects.filter(
+            content_type=get_content_type_for_model(batch), object_id=str(batch.pk)
+        ).select_related("user")
+        return {"entries": entries.order_by("-action_time")[:MAX_ENTRIES]}
 
     def _jobs_url(self, request: HttpRequest, batch: Batch) -> str:
         """The list of the items, if the user may see it."""
@@ -199,46 +310,6 @@ class BatchAdmin(ConfirmingAdmin):
     def _job_url(self, pk: int) -> str:
         return display.change_url(self.admin_site, BatchJob, pk)
 
-    # Deleting
-
-    def get_deleted_objects(
-        self, objs: Iterable[Batch], request: HttpRequest
-    ) -> tuple[list[str], dict[Any, int], set[Any], list[str]]:
-        batches = list(objs)
-        numbers = {
-            self.opts.verbose_name_plural: len(batches),
-            BatchJob._meta.verbose_name_plural: sum(batch.total_jobs for batch in batches),
-        }
-        kept = [f"{batch}: {reason}" for batch in batches if (reason := _why_kept(batch))]
-        lacking = set() if self.has_delete_permission(request) else {self.opts.verbose_name}
-        return [f"{capfirst(self.opts.verbose_name)}: {batch}" for batch in batches], numbers, lacking, kept
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Batch]) -> None:
-        with transaction.atomic(using=queryset.db):
-            for batch in queryset:
-                batch.delete()
-
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        try:
-            return super().delete_view(request, object_id, extra_context)
-        except BatchError as error:
-            return self._refused(request, error, display.change_url(self.admin_site, self.model, object_id))
-
-    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        try:
-            return super().response_action(request, *args, **kwargs)
-        except BatchError as error:
-            return self._refused(request, error, request.get_full_path())
-
-    def _refused(self, request: HttpRequest, error: BatchError, url: str) -> HttpResponse:
-        self.message_user(request, str(error), messages.ERROR)
-        return HttpResponseRedirect(url)
-
-
-def _why_kept(batch: Batch) -> str:
-    """Why this batch cannot be deleted now; "" if it can. ``Batch.delete()`` has the last word."""
-    if batch.parent_job_id is not None:
-        return gettext("part of another batch; delete that one")
-    if not batch.is_finished:
-        return gettext("has not finished; cancel it, and wait for its end")
-    return gettext("its callbacks have not ended yet") if batch.open_callbacks else ""
+        """Deleting asks as everything else does."""
+        return HttpResponseRedirect(self.operation_url(DELETE, row=object_id))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_job_batches.admin.display import shortened
 from django_job_batches.conf import queue_names, settings
 from django_job_batches.models import Batch, BatchCounter
+
+LATELY = 1_000
+"""Batches, the newest ones, in which choices are looked for."""
+CHOICES = 15
 
 
 class QueueFilter(SimpleListFilter):
@@ -47,6 +55,60 @@ class FailuresFilter(SimpleListFilter):
             return queryset
         failed = Exists(BatchCounter.objects.filter(batch=OuterRef("pk"), failed__gt=0))
         return queryset.filter(failed if self.value() == "yes" else ~failed)
+
+
+class StuckFilter(SimpleListFilter):
+    """Batches that no longer move by themselves; ``reconcile_batches`` sees to them."""
+
+    title = _("stuck")
+    parameter_name = "stuck"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", gettext("Stuck"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() != "yes":
+            return queryset
+        return queryset.filter(pk__in=Batch.objects.using(queryset.db).stuck().order_by().values("pk"))
+
+
+class NameFilter(SimpleListFilter):
+    """By name; the choices are the most frequent ones of late."""
+
+    title = _("name")
+    parameter_name = "name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows = model_admin.get_queryset(request).order_by("-created_at").values_list("name", flat=True)
+        names = [name for name, _number in Counter(rows[:LATELY]).most_common(CHOICES) if name]
+        if (chosen := self.value()) and chosen not in names:
+            names.append(chosen)
+        return [(name, shortened(name, 40)) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(name=self.value())
+
+
+class OwnerFilter(SimpleListFilter):
+    """By who started them; the choices are those who did of late."""
+
+    title = _("created by")
+    parameter_name = "created_by"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows = model_admin.get_queryset(request).exclude(created_by=None).order_by("-created_at")
+        owners = Counter(rows.values_list("created_by", flat=True)[:LATELY])
+        keys = [key for key, _number in owners.most_common(CHOICES)]
+        users = get_user_model()._default_manager.filter(pk__in=keys) if keys else ()
+        return sorted(((str(user.pk), str(user)) for user in users), key=itemgetter(1))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() is None:
+            return queryset
+        try:
+            return queryset.filter(created_by=self.value())
+        except (ValueError, ValidationError) as error:
+            raise IncorrectLookupParameters(error) from error
 
 
 class BatchFilter(SimpleListFilter):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from django_rq.settings import get_queues_map
 
 from django_job_batches.admin import display
+from django_job_batches.admin.confirmation import ConfirmingAdmin
 from django_job_batches.admin.filters import BatchFilter, QueueFilter
+from django_job_batches.admin.job_operations import JOB_OPERATIONS
 from django_job_batches.admin.paginator import PeekingPaginator
-from django_job_batches.admin.reading import ReadingAdmin
 from django_job_batches.admin.searching import job_id
 from django_job_batches.models import Batch, BatchJob
 
@@ -35,8 +34,8 @@ class JobList(ChangeList):
 
 
 @admin.register(BatchJob)
-class JobAdmin(ReadingAdmin):
-    """Jobs, to look at."""
+class JobAdmin(ConfirmingAdmin):
+    """Jobs: to look at, to retry, to cancel, to stop."""
 
     list_display = ("id", "job", "state", "batch_link", "role", "tries", "error_class", "started_at", "duration")
     list_filter = (BatchFilter, "status", "role", QueueFilter)
@@ -48,6 +47,8 @@ class JobAdmin(ReadingAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = None
+    operations: ClassVar[dict[str, Any]] = JOB_OPERATIONS
+    change_form_template = "admin/django_job_batches/batchjob/change_form.html"
     paginator = PeekingPaginator
     fieldsets = (
         (None, {"fields": (("state", "tries", "duration"), ("batch_link", "role"), "nested")}),
@@ -83,6 +84,14 @@ class JobAdmin(ReadingAdmin):
         if (pk := job_id(search_term)) is not None:
             return queryset.filter(pk=pk), False
         return super().get_search_results(request, queryset, search_term)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[BatchJob]:
+        return super().get_queryset(request).select_related("batch")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        job: BatchJob = kwargs.get("obj") or context["original"]
+        context = {**context, "offers": self.offers(request, job)}
+        return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns and fields
 
@@ -142,16 +151,4 @@ class JobAdmin(ReadingAdmin):
         """The id of the RQ job; a link to its page where django-rq's dashboard is installed."""
         if job.is_nested_batch:
             return None
-        was_sent = job.attempts or job.enqueued_at
-        return display.link(dashboard_url(job) if was_sent else "", job.rq_job_id)
-
-
-def dashboard_url(job: BatchJob) -> str:
-    """The page of this job's RQ job in django-rq's dashboard; "" if there is none."""
-    index = get_queues_map().get(job.queue_name)
-    for name in ("admin:django_rq_job_detail", "django_rq:job_detail"):
-        try:
-            return "" if index is None else reverse(name, args=[index, job.rq_job_id])
-        except NoReverseMatch:
-            continue
-    return ""
+        return display.link(display.dashboard_urls([job]).get(job.pk, ""), job.rq_job_id)

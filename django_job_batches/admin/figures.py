@@ -1,0 +1,151 @@
+"""What the pages show of batches in numbers. Each reading is bounded, whatever the size of the batch."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+from django.db.models.functions import Left
+from django.utils import timezone
+
+from django_job_batches.models import Batch, BatchJob, JobStatus, Role
+
+RUNNING_COUNTED = 2_000
+"""Running jobs that are counted at most: as many as there are workers, and chunks."""
+FAILURES_READ = 2_000
+"""Failed jobs of a batch that are read for its groups of errors: the first ones."""
+JOBS_SAMPLED = 1_000
+"""Jobs of a batch, evenly spread over it, whose ends make its throughput."""
+BARS = 40
+HEAD = 300
+"""Characters of a message by which errors are grouped."""
+
+
+def count_running(using: str | None, batch_ids: Iterable[uuid.UUID]) -> Counter[uuid.UUID]:
+    """How many jobs of each of these batches run now."""
+    rows = BatchJob.objects.using(using).filter(status=JobStatus.RUNNING, batch__in=list(batch_ids), role=Role.ITEM)
+    return Counter(rows.exclude(func="").order_by().values_list("batch", flat=True)[:RUNNING_COUNTED])
+
+
+def summary(batches: QuerySet[Batch]) -> dict[str, int]:
+    """How many of these batches run, wait for their first job, and have failed today."""
+    today = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+    recent = batches.filter(Q(finished_at=None) | Q(failed_at__gte=today)).order_by()
+    return recent.aggregate(
+        running=Count("pk", filter=Q(finished_at=None, started_at__isnull=False)),
+        waiting=Count("pk", filter=Q(finished_at=None, started_at=None)),
+        failed=Count("pk", filter=Q(failed_at__gte=today)),
+    )
+
+
+# Errors
+
+
+@dataclass
+class ErrorGroup:
+    """Failed jobs with the same exception and beginning of its message; ``example`` is the key of the first one."""
+
+    error_class: str
+    error_message: str
+    count: int
+    example: int
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The largest groups of errors among the first failed jobs of a batch."""
+
+    groups: list[ErrorGroup]
+    is_cut: bool
+    """Whether there are more groups than these."""
+    jobs_read: int
+    jobs_failed: int
+
+
+def errors(batch: Batch, limit: int) -> Errors:
+    rows = _failed(batch).order_by("pk").values_list("pk", "error_class", "head")[:FAILURES_READ]
+    groups: dict[tuple[str, str], ErrorGroup] = {}
+    for pk, error_class, head in rows:
+        group = groups.setdefault((error_class, head), ErrorGroup(error_class, head, 0, pk))
+        group.count += 1
+    largest = sorted(groups.values(), key=lambda group: (-group.count, group.example))[:limit]
+    read = sum(group.count for group in groups.values())
+    return Errors(largest, len(groups) > limit, read, max(batch.failed_jobs, read))
+
+
+def with_tracebacks(groups: list[ErrorGroup], using: str | None) -> None:
+    """Give each group the traceback of its example."""
+    examples = BatchJob.objects.using(using).filter(pk__in=[group.example for group in groups])
+    tracebacks = dict(examples.order_by().values_list("pk", "traceback"))
+    for group in groups:
+        group.traceback = tracebacks.get(group.example, "")
+
+
+def same_error(batch: Batch, example: int) -> QuerySet[Any] | None:
+    """The failed jobs of the batch that have the error of the job ``example``; None if that has not failed."""
+    job = _failed(batch).filter(pk=example).values("error_class", "head").first()
+    if job is None:
+        return None
+    # exactly in all databases: SQLite compares beginnings without case, MySQL whole texts
+    return _failed(batch).filter(**job, error_message__startswith=job["head"])
+
+
+def _failed(batch: Batch) -> QuerySet[Any]:
+    return batch.jobs.filter(status=JobStatus.FAILED, role=Role.ITEM).annotate(head=Left("error_message", HEAD))
+
+
+# Throughput
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Jobs that ended per ``unit``, in equal spans from ``start`` to ``end``: of each how many succeeded, how many not.
+
+    ``is_estimated``: made from a sample of the batch's jobs.
+    """
+
+    start: datetime
+    end: datetime
+    unit: str
+    bars: list[tuple[float, float]]
+    is_estimated: bool
+
+    @property
+    def peak(self) -> float:
+        return max(sum(bar) for bar in self.bars)
+
+    @property
+    def average(self) -> float:
+        return sum(sum(bar) for bar in self.bars) / len(self.bars)
+
+
+UNITS = (("second", 1), ("minute", 60), ("hour", 3_600))
+
+
+def throughput(batch: Batch) -> Throughput | None:
+    """None as long as nothing has ended, or everything at once."""
+    start, end = batch.started_at, batch.finished_at or timezone.now()
+    if start is None or (end - start).total_seconds() < 1 or not batch.next_position:
+        return None
+    size = min(batch.next_position, JOBS_SAMPLED)
+    positions = [index * batch.next_position // size for index in range(size)]
+    rows = batch.jobs.filter(role=Role.ITEM, position__in=positions, finished_at__gte=start, finished_at__lte=end)
+    ends: list[Any] = list(rows.order_by().values_list("finished_at", "status"))
+    if not ends:
+        return None
+    span = (end - start).total_seconds() / BARS
+    counts: Counter[tuple[int, bool]] = Counter()
+    for moment, status in ends:
+        index = min(int((moment - start).total_seconds() / span), BARS - 1)
+        counts[index, status == JobStatus.SUCCEEDED] += 1
+    weight = batch.next_position / size / span  # jobs per second that one job of the sample stands for
+    peak = max(counts[index, True] + counts[index, False] for index in range(BARS)) * weight
+    unit, seconds = next((unit for unit in UNITS if peak * unit[1] >= 1), UNITS[-1])
+    bars = [(counts[index, True] * weight * seconds, counts[index, False] * weight * seconds) for index in range(BARS)]
+    return Throughput(start, end, unit, bars, size < batch.next_position)
