@@ -29,7 +29,14 @@ from django_job_batches.admin.batch_operations import (
     RETRY_GROUP,
 )
 from django_job_batches.admin.confirmation import ConfirmingAdmin
-from django_job_batches.admin.filters import FailuresFilter, NameFilter, OwnerFilter, QueueFilter, StuckFilter
+from django_job_batches.admin.filters import (
+    FailuresFilter,
+    NameFilter,
+    NestedFilter,
+    OwnerFilter,
+    QueueFilter,
+    StuckFilter,
+)
 from django_job_batches.admin.live import LiveAdmin
 from django_job_batches.admin.searching import batch_id, job_id
 from django_job_batches.models import Batch, BatchJob, BatchQuerySet, JobStatus, Role
@@ -53,9 +60,18 @@ class BatchList(ChangeList):
 class BatchAdmin(ConfirmingAdmin, LiveAdmin):
     """Batches: to watch, to cancel, to retry; nobody edits them."""
 
-    list_display = ("title", "state", "progress", "counters", "pace", "age", "duration", "created_by")
+    list_display = ("title", "state", "progress", "pace", "age", "duration", "created_by")
     list_display_links = ("title",)
-    list_filter = ("status", FailuresFilter, StuckFilter, QueueFilter, NameFilter, OwnerFilter, "created_at")
+    list_filter = (
+        "status",
+        FailuresFilter,
+        StuckFilter,
+        QueueFilter,
+        NameFilter,
+        OwnerFilter,
+        NestedFilter,
+        "created_at",
+    )
     list_select_related = ("created_by",)
     list_per_page = 50
     list_max_show_all = 100
@@ -81,7 +97,7 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
     )
     change_list_template = "admin/django_job_batches/batch/change_list.html"
     change_form_template = "admin/django_job_batches/batch/change_form.html"
-    live_columns = ("state", "progress", "counters", "pace", "age", "duration")
+    live_columns = ("state", "progress", "pace", "age", "duration")
     live_parts = ("overview", "tree", "errors", "callbacks", "throughput", "jobs", "history")
 
     # Who may do what
@@ -101,12 +117,10 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
 
     @admin.display(description=_("progress"))
     def progress(self, batch: Batch) -> SafeString:
-        bar = display.progress_bar(batch, getattr(batch, "running_now", 0))
-        return format_html('<span data-live-row="{}">{}</span>', batch.pk, bar)
-
-    @admin.display(description=_("jobs"))
-    def counters(self, batch: Batch) -> str:
-        return display.counters(batch.counts, getattr(batch, "running_now", 0))
+        running = getattr(batch, "running_now", 0)
+        bar, counters = display.progress_bar(batch, running), display.counters(batch.counts, running)
+        html = '<span data-live-row="{}">{}</span> <span class="job-batch-counters">{}</span>'
+        return format_html(html, batch.pk, bar, counters)
 
     @admin.display(description=_("pace"))
     def pace(self, batch: Batch) -> SafeString | None:

@@ -13,7 +13,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import display_for_value, quote
 from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
-from django.utils import formats
+from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince, timeuntil
@@ -161,7 +161,8 @@ def number(value: float) -> str:
 
 def age(value: datetime) -> SafeString:
     """How long ago, in one unit, with the moment itself as a title."""
-    ago = _("%(time)s ago") % {"time": timesince(value, depth=1)}
+    is_new = timezone.now() - value < timedelta(minutes=1)
+    ago = _("just now") if is_new else _("%(time)s ago") % {"time": timesince(value, depth=1)}
     exact = display_for_value(value, "")
     return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(timespec="seconds"), exact, ago)
 

@@ -72,6 +72,20 @@ class StuckFilter(SimpleListFilter):
         return queryset.filter(pk__in=Batch.objects.using(queryset.db).stuck().order_by().values("pk"))
 
 
+class NestedFilter(SimpleListFilter):
+    """Batches by themselves, or those that are part of others."""
+
+    title = _("nesting")
+    parameter_name = "nested"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("no", gettext("By themselves")), ("yes", gettext("Part of another"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        is_whole = {"no": True, "yes": False}.get(self.value() or "")
+        return queryset if is_whole is None else queryset.filter(parent_job__isnull=is_whole)
+
+
 class NameFilter(SimpleListFilter):
     """By name; the choices are the most frequent ones of late."""
 
