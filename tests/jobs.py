@@ -29,6 +29,11 @@ def fail(message: str = "boom") -> None:
     raise ValueError(message)
 
 
+def fail_at_length(length: int) -> None:
+    _record().write(f"fail_at_length {length}")
+    raise ValueError("z" * length)
+
+
 def sleep(seconds: float) -> None:
     """`sleep begins`, then `sleep ends`, unless it is killed."""
     _record().write(f"sleep begins {seconds}")

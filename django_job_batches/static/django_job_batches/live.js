@@ -12,17 +12,16 @@ function swap(element, html) {
         return false;
     }
     const opened = [...element.querySelectorAll("details")].map((details) => details.open);
-    const focused = focusable(element).indexOf(document.activeElement);
+    const focused = element.contains(document.activeElement) ? document.activeElement.outerHTML : null;
     element.innerHTML = html;
     element.querySelectorAll("details").forEach((details, index) => {
         details.open = Boolean(opened[index]);
     });
-    focusable(element)[focused]?.focus({ preventScroll: true });
+    if (focused) {
+        const same = [...element.querySelectorAll("a, summary, [tabindex]")].find((one) => one.outerHTML === focused);
+        same?.focus({ preventScroll: true });
+    }
     return true;
-}
-
-function focusable(element) {
-    return [...element.querySelectorAll("a[href], summary, [tabindex]")];
 }
 
 async function ask(url) {
@@ -141,7 +140,6 @@ class Pulse {
     }
 
     say(state) {
-        this.state.hidden = false;
         this.state.textContent = this.state.dataset[state];
     }
 
