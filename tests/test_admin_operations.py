@@ -255,7 +255,7 @@ def test_looking_changes_nothing(client):
 
 
 def test_without_the_permission_nobody_sees_or_does_it(record):
-    viewer = client_with("view_batch", "view_batchjob", "delete_batch")
+    viewer = client_with("view_batch", "view_batchjob")
     batches = {"cancel": waiting(), "stop": waiting(), "retry": ended(job_of(jobs.fail))}
     for name, batch in batches.items():
         assert ACTIONS[name] not in viewer.get(BATCHES).content.decode()
