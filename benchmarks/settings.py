@@ -8,3 +8,4 @@ from tests.settings import *  # noqa: F403
 
 DATABASES = {"default": DATABASES["default"]}  # noqa: F405
 LOGGING["loggers"]["django_job_batches"]["level"] = "ERROR"  # type: ignore[index]  # noqa: F405
+ALLOWED_HOSTS = ["testserver"]

@@ -10,8 +10,8 @@ import django
 
 
 @contextmanager
-def on_stage() -> Iterator[None]:
-    """All is there in the block, and gone after it."""
+def on_stage(*, keep: bool = False) -> Iterator[None]:
+    """All is there in the block, and gone after it; the database stays if `keep`, and is used again."""
     django.setup()
 
     from django.conf import settings
@@ -20,8 +20,8 @@ def on_stage() -> Iterator[None]:
     from example_project.redis_server import RedisServer
 
     with RedisServer(Path(settings.REDIS_SOCKET).parent):
-        databases = setup_databases(verbosity=0, interactive=False)
+        databases = setup_databases(verbosity=0, interactive=False, keepdb=keep)
         try:
             yield
         finally:
-            teardown_databases(databases, verbosity=0)
+            teardown_databases(databases, verbosity=0, keepdb=keep)

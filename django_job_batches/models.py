@@ -226,7 +226,7 @@ class Batch(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.name or f"{_('Batch')} {str(self.pk)[:8]}"
+        return self.name or str(_("Batch %(id)s")) % {"id": str(self.pk)[:8]}
 
     # What can be read
 

@@ -41,7 +41,7 @@ class JobAdmin(ConfirmingAdmin):
     list_filter = (BatchFilter, "status", "role", QueueFilter)
     sortable_by = ("id",)
     ordering = ("-id",)
-    list_per_page = 100
+    list_per_page = 50
     search_fields = ("func", "error_class", "error_message")
     search_help_text = _("Id of a job or of an RQ job, or part of a function's path, an exception or its message.")
     show_full_result_count = False
@@ -84,9 +84,6 @@ class JobAdmin(ConfirmingAdmin):
         if (pk := job_id(search_term)) is not None:
             return queryset.filter(pk=pk), False
         return super().get_search_results(request, queryset, search_term)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[BatchJob]:
-        return super().get_queryset(request).select_related("batch")
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         job: BatchJob = kwargs.get("obj") or context["original"]
