@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from statistics import median
 from typing import Any
 
@@ -68,7 +69,9 @@ def _fill_and_reconcile(batches: int, jobs: int) -> Iterator[Figure]:
     what = f"a pass of the reconciler over {few * (size - size // 2):,} unfinished jobs, among {jobs:,} / alone"
     yield Figure(_database(), what, "s", among, alone)
     filling.fill([filling.Plan(failed, failed=failed // 5, succeeded=failed - failed // 5, name="Large and failed")])
-    filling.fill([filling.Plan(huge, succeeded=huge // 2, running=32, name="Large and running")])
+    filling.fill(
+        [filling.Plan(huge, succeeded=huge // 2, running=32, name="Large and running", age=timedelta(hours=3))]
+    )
 
 
 def _pass() -> float:

@@ -426,7 +426,7 @@ class BatchJob(models.Model):
         ordering = ("pk",)
         default_permissions = ("view",)
         indexes = (
-            models.Index(fields=("batch", "status"), name="job_batch_job_batch_status"),
+            models.Index(fields=("batch", "status", "id"), name="job_batch_job_batch_status"),
             models.Index(fields=("status", "enqueued_at"), name="job_batch_job_outbox"),
         )
         constraints = (

@@ -41,6 +41,8 @@ __all__ = ("client", "superuser")  # fixtures
 pytestmark = pytest.mark.usefixtures("live_db", "record")
 
 PARTS = BatchAdmin.live_parts
+FROM_JOBS = re.compile(r"FROM .?django_job_batches_batchjob")
+BY_KEY = re.compile(r"batchjob.?\..?(id|position).? (IN|=) ")
 OF_DJANGO = ("django_session", "auth_user", "auth_permission", "auth_group")
 
 
@@ -344,24 +346,41 @@ def test_f30_no_page_counts_or_sorts_the_jobs(client, superuser):
     """Each statement on the table of jobs has a limit, or names the keys or positions that it reads."""
     batch = ended(
         part(job_of(jobs.fail)),
-        *[job_of(jobs.fail, str(n)) for n in range(30)],
+        *[job_of(jobs.fail, str(n)) for n in range(60)],
         allow_failures=True,
         on_finish=job_of(jobs.succeed),
         created_by=superuser,
     )
     job = batch.jobs.filter(status="failed", role="item").exclude(func="").earliest("pk")
     urls = [BATCHES, of(batch), f"{of(batch)}?state=failed", of(Batch.objects.exclude(pk=batch.pk).get())]
-    urls += [JOBS, f"{JOBS}?batch={batch.pk}", f"{JOBS}?status__exact=failed", of_job(job)]
+    urls += [f"{JOBS}?batch={batch.pk}", f"{JOBS}?status__exact=failed", of_job(job)]
     urls += [f"{BATCHES}operation/{name}/?row={batch.pk}" for name in ("cancel", "retry", "delete")]
     urls += [f"{BATCHES}operation/retry_group/?row={batch.pk}&example={job.pk}"]
     for url in urls:
         queries = queries_of(client, url)
         assert len(queries) <= 10, url
-        on_jobs = [sql for sql in queries if re.search(r"FROM .?django_job_batches_batchjob", sql)]
-        by_key = re.compile(r"batchjob.?\..?(id|position).? (IN|=|<) ")
-        assert not [sql for sql in on_jobs if "LIMIT" not in sql and not by_key.search(sql)], url
+        on_jobs = [sql for sql in queries if FROM_JOBS.search(sql)]
+        assert not [sql for sql in on_jobs if "LIMIT" not in sql and not BY_KEY.search(sql)], url
         assert not [sql for sql in on_jobs if "COUNT(" in sql and "LIMIT" not in sql], url
         assert not [sql for sql in on_jobs if "GROUP BY" in sql], url
+
+
+def test_what_no_index_leads_to_is_looked_for_in_few_jobs(client, monkeypatch):
+    monkeypatch.setattr("django_job_batches.admin.job_list.LOOKED_AT", 5)
+    old = waiting(8, name="old")
+    new = waiting(8, name="new")
+    every = [
+        *old.jobs.order_by("pk").values_list("pk", flat=True),
+        *new.jobs.order_by("pk").values_list("pk", flat=True),
+    ]
+    assert found(client, JOBS) == every[::-1]
+    assert found(client, JOBS, status__exact="queued") == found(client, JOBS, q="succeed") == every[:-6:-1]
+    assert found(client, JOBS, q=str(every[0])) == [every[0]]
+    assert found(client, JOBS, batch=str(old.pk)) == every[:8]
+    assert found(client, JOBS, batch=str(old.pk), status__exact="queued") == every[:8][::-1]
+    assert found(client, JOBS, batch=str(old.pk), q="succeed") == every[:5]
+    assert "Only 5 jobs were looked at" in page(client, JOBS, q="succeed")
+    assert "were looked at" not in page(client, JOBS) + page(client, JOBS, batch=str(old.pk))
 
 
 def test_f31_a_page_never_shows_all_jobs_and_survives_rows_that_make_no_sense(client):

@@ -15,22 +15,11 @@ from django.utils.translation import gettext_lazy as _
 from django_job_batches.admin import display
 from django_job_batches.admin.confirmation import ConfirmingAdmin
 from django_job_batches.admin.filters import BatchFilter, QueueFilter
+from django_job_batches.admin.job_list import JobList
 from django_job_batches.admin.job_operations import JOB_OPERATIONS
 from django_job_batches.admin.paginator import PeekingPaginator
 from django_job_batches.admin.searching import job_id
 from django_job_batches.models import Batch, BatchJob
-
-
-class JobList(ChangeList):
-    """Leaves the columns out that only the page of one job shows."""
-
-    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[BatchJob]:
-        jobs = super().get_queryset(request, *args, **kwargs)
-        return jobs.defer("args", "kwargs", "result", "error_message", "traceback").prefetch_related("batch")
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.full_result_count = self.result_count  # or the search form would print a number that nobody has counted
 
 
 @admin.register(BatchJob)
@@ -39,7 +28,7 @@ class JobAdmin(ConfirmingAdmin):
 
     list_display = ("id", "job", "state", "batch_link", "role", "tries", "error_class", "started_at", "duration")
     list_filter = (BatchFilter, "status", "role", QueueFilter)
-    sortable_by = ("id",)
+    sortable_by = ()
     ordering = ("-id",)
     list_per_page = 50
     search_fields = ("func", "error_class", "error_message")
@@ -48,6 +37,7 @@ class JobAdmin(ConfirmingAdmin):
     show_facets = admin.ShowFacets.NEVER
     actions = None
     operations: ClassVar[dict[str, Any]] = JOB_OPERATIONS
+    change_list_template = "admin/django_job_batches/batchjob/change_list.html"
     change_form_template = "admin/django_job_batches/batchjob/change_form.html"
     paginator = PeekingPaginator
     fieldsets = (

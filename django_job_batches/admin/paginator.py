@@ -47,5 +47,5 @@ class PeekingPaginator(Paginator):  # type: ignore[type-arg]  # cannot be subscr
 
     @cached_property
     def _found(self) -> int:
-        rows = cast("QuerySet[Any]", self.object_list).order_by()
+        rows = cast("QuerySet[Any]", self.object_list)  # in their order: its index is how they are found soon
         return rows[self._first : self._first + self._most + 1].count()

@@ -48,7 +48,8 @@ class Node:
 
 def first_rows(batch: Batch) -> list[BatchJob]:
     """The first items of a batch, and its callbacks, in one statement."""
-    rows = batch.jobs.filter(role__in=list(Role), position__lt=ITEMS_DRAWN).order_by("position")
+    # by positions one by one: of a range, PostgreSQL expects far more rows, and prepares for them at length
+    rows = batch.jobs.filter(role__in=list(Role), position__in=range(ITEMS_DRAWN)).order_by("position")
     fields = ("batch", "role", "position", "chain", "status", "func", "options", "error_class", "queue_name")
     return list(rows.only(*fields))
 

@@ -245,7 +245,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="batchjob",
-            index=models.Index(fields=["batch", "status"], name="job_batch_job_batch_status"),
+            index=models.Index(fields=["batch", "status", "id"], name="job_batch_job_batch_status"),
         ),
         migrations.AddIndex(
             model_name="batchjob",

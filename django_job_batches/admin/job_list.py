@@ -1,0 +1,61 @@
+"""The list of jobs. Their table can be huge: whatever is asked for is found by an index, or looked for in few rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from django_job_batches.admin.filters import BatchFilter
+from django_job_batches.admin.searching import job_id
+from django_job_batches.admin.tables import LEFT_OUT
+from django_job_batches.models import BatchJob
+
+LOOKED_AT = 20_000
+"""Jobs among which is looked for what no index leads to: the newest ones, or the first ones of a batch."""
+
+
+class JobList(ChangeList):
+    """In the order of an index, without the columns that only the page of one job shows.
+
+    ``looked_at`` tells how many jobs were looked at where that may not have been all; otherwise it is None.
+    """
+
+    looked_at: int | None = None
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[BatchJob]:
+        jobs = super().get_queryset(request, *args, **kwargs)
+        return self._few(request, jobs).defer(*LEFT_OUT).prefetch_related("batch")
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        if self._is_of_one_batch(request) and not self._asks_for(request, "status"):
+            return ["batch_id", "role", "position"]
+        return ["-pk"]
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count  # or the search form would print a number that nobody has counted
+
+    def _few(self, request: HttpRequest, jobs: QuerySet[BatchJob]) -> QuerySet[BatchJob]:
+        """Those among which the database can look without an index."""
+        text = request.GET.get(SEARCH_VAR, "")
+        if job_id(text) is not None:
+            return jobs
+        if self._is_of_one_batch(request):
+            if not text and not self._asks_for(request, "queue_name"):
+                return jobs
+            self.looked_at = LOOKED_AT
+            return jobs.filter(position__lt=LOOKED_AT)
+        newest = self.root_queryset.order_by("-pk").values_list("pk", flat=True).first() or 0
+        if newest <= LOOKED_AT or not set(request.GET) - {PAGE_VAR}:
+            return jobs
+        self.looked_at = LOOKED_AT
+        return jobs.filter(pk__gt=newest - LOOKED_AT)
+
+    def _is_of_one_batch(self, request: HttpRequest) -> bool:
+        return bool(request.GET.get(BatchFilter.parameter_name))
+
+    def _asks_for(self, request: HttpRequest, field: str) -> bool:
+        return any(name.partition("__")[0] == field for name in request.GET)
