@@ -20,7 +20,7 @@ def on_stage(*, keep: bool = False) -> Iterator[None]:
     from example_project.redis_server import RedisServer
 
     with RedisServer(Path(settings.REDIS_SOCKET).parent):
-        databases = setup_databases(verbosity=0, interactive=False, keepdb=keep)
+        databases = setup_databases(verbosity=0, interactive=False, keepdb=keep, serialized_aliases=())
         try:
             yield
         finally:

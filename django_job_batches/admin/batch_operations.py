@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_job_batches import cancelling, history, outbox
-from django_job_batches.admin.figures import FAILURES_READ, count_running, same_error
+from django_job_batches.admin.figures import count_running, count_same, same_error
 from django_job_batches.admin.operations import Operation, Order
 from django_job_batches.database import after_commit, home_of
 from django_job_batches.models import ENDED, UNSUCCESSFUL, Batch, JobStatus, Role
@@ -141,11 +141,11 @@ class RetryGroup(Retry):
     needs_an_example = True
 
     def forecast(self, rows: list[Batch], order: Order) -> list[str]:
-        jobs = [same_error(batch, order.example or 0) for batch in rows]
-        known = sum(len(found.values_list("pk")[:FAILURES_READ]) for found in jobs if found is not None)
+        (batch,) = rows
+        known, is_all = count_same(batch, order.example or 0)
         if not known:
             return []
-        number = f"≥ {known}" if known >= FAILURES_READ else str(known)
+        number = str(known) if is_all else f"≥ {known}"
         return [
             ngettext(
                 "%s job that failed with this error will run again.",

@@ -284,7 +284,6 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
         if not batch.failed_jobs:
             return {}
         errors = figures.errors(batch, MAX_GROUPS)
-        figures.with_tracebacks(errors.groups, batch._state.db)
         may_retry = self.may(RETRY_GROUP, request) and not RETRY_GROUP.refusal(batch)
         groups = [
             (

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
-from django.db.models.functions import Left
+from django.db.models import Case, Count, F, Q, QuerySet, TextField, Value, When, Window
+from django.db.models.functions import Left, RowNumber
 from django.utils import timezone
 
+from django_job_batches.admin.tables import keys_in_state
 from django_job_batches.models import Batch, BatchJob, JobStatus, Role
 
 RUNNING_COUNTED = 2_000
 """Running jobs that are counted at most: as many as there are workers, and chunks."""
 FAILURES_READ = 2_000
 """Failed jobs of a batch that are read for its groups of errors: the first ones."""
-JOBS_SAMPLED = 1_000
+JOBS_SAMPLED = 500
 """Jobs of a batch, evenly spread over it, whose ends make its throughput."""
 BARS = 40
 HEAD = 300
@@ -48,7 +49,8 @@ def summary(batches: QuerySet[Batch]) -> dict[str, int]:
 
 @dataclass
 class ErrorGroup:
-    """Failed jobs with the same exception and beginning of its message; ``example`` is the key of the first one."""
+    """Failed jobs with the same exception and beginning of its message; ``example`` is the key of the first one, and
+    ``traceback`` what it has kept."""
 
     error_class: str
     error_message: str
@@ -69,22 +71,18 @@ class Errors:
 
 
 def errors(batch: Batch, limit: int) -> Errors:
-    rows = _failed(batch).order_by("pk").values_list("pk", "error_class", "head")[:FAILURES_READ]
+    keys = keys_in_state(batch.jobs.all(), JobStatus.FAILED, FAILURES_READ)
+    number = Window(RowNumber(), partition_by=["error_class", "head"], order_by="pk")
+    # of the first one alone: they are long
+    example = Case(When(number=1, then=F("traceback")), default=Value(""), output_field=TextField())
+    rows = _failed(batch).filter(pk__in=keys).annotate(number=number, example=example).order_by("pk")
     groups: dict[tuple[str, str], ErrorGroup] = {}
-    for pk, error_class, head in rows:
-        group = groups.setdefault((error_class, head), ErrorGroup(error_class, head, 0, pk))
+    for pk, error_class, head, traceback in rows.values_list("pk", "error_class", "head", "example"):
+        group = groups.setdefault((error_class, head), ErrorGroup(error_class, head, 0, pk, traceback))
         group.count += 1
     largest = sorted(groups.values(), key=lambda group: (-group.count, group.example))[:limit]
     read = sum(group.count for group in groups.values())
     return Errors(largest, len(groups) > limit, read, max(batch.failed_jobs, read))
-
-
-def with_tracebacks(groups: list[ErrorGroup], using: str | None) -> None:
-    """Give each group the traceback of its example."""
-    examples = BatchJob.objects.using(using).filter(pk__in=[group.example for group in groups])
-    tracebacks = dict(examples.order_by().values_list("pk", "traceback"))
-    for group in groups:
-        group.traceback = tracebacks.get(group.example, "")
 
 
 def same_error(batch: Batch, example: int) -> QuerySet[Any] | None:
@@ -94,6 +92,13 @@ def same_error(batch: Batch, example: int) -> QuerySet[Any] | None:
         return None
     # exactly in all databases: SQLite compares beginnings without case, MySQL whole texts
     return _failed(batch).filter(**job, error_message__startswith=job["head"])
+
+
+def count_same(batch: Batch, example: int) -> tuple[int, bool]:
+    """How many of the first failed jobs have the error of the job ``example``, and whether that is all of them."""
+    same, keys = same_error(batch, example), keys_in_state(batch.jobs.all(), JobStatus.FAILED, FAILURES_READ)
+    known = 0 if same is None else len(same.filter(pk__in=keys).values_list("pk"))
+    return known, len(keys) < FAILURES_READ
 
 
 def _failed(batch: Batch) -> QuerySet[Any]:

@@ -10,15 +10,18 @@ from django.http import HttpRequest
 
 from django_job_batches.admin.filters import BatchFilter
 from django_job_batches.admin.searching import job_id
-from django_job_batches.admin.tables import LEFT_OUT
-from django_job_batches.models import BatchJob
+from django_job_batches.admin.tables import LEFT_OUT, keys_in_state
+from django_job_batches.models import BatchJob, Role
 
 LOOKED_AT = 20_000
-"""Jobs among which is looked for what no index leads to: the newest ones, or the first ones of a batch."""
+"""Jobs among which is looked for what no index leads to: the newest ones, or the first items of a batch."""
+IN_STATE = 2_000
+"""Jobs of a batch in one state that are listed: the newest ones."""
 
 
 class JobList(ChangeList):
-    """In the order of an index, without the columns that only the page of one job shows.
+    """In the order of an index, without the columns that only the page of one job shows; of one batch the items,
+    unless another role is asked for.
 
     ``looked_at`` tells how many jobs were looked at where that may not have been all; otherwise it is None.
     """
@@ -44,15 +47,24 @@ class JobList(ChangeList):
         if job_id(text) is not None:
             return jobs
         if self._is_of_one_batch(request):
+            if (state := request.GET.get("status__exact")) and not text:
+                return self._in_state(jobs, state)
+            # one role, and a range of positions, lead MariaDB to the index that has them in their order
+            alike = jobs if self._asks_for(request, "role") else jobs.filter(role=Role.ITEM)
             if not text and not self._asks_for(request, "queue_name"):
-                return jobs
+                return alike.filter(position__gte=0)
             self.looked_at = LOOKED_AT
-            return jobs.filter(position__lt=LOOKED_AT)
+            return alike.filter(position__lt=LOOKED_AT)
         newest = self.root_queryset.order_by("-pk").values_list("pk", flat=True).first() or 0
         if newest <= LOOKED_AT or not set(request.GET) - {PAGE_VAR}:
             return jobs
         self.looked_at = LOOKED_AT
         return jobs.filter(pk__gt=newest - LOOKED_AT)
+
+    def _in_state(self, jobs: QuerySet[BatchJob], state: str) -> QuerySet[BatchJob]:
+        keys = keys_in_state(jobs, state, IN_STATE, newest=True)
+        self.looked_at = IN_STATE if len(keys) == IN_STATE else None
+        return jobs.filter(pk__in=keys)
 
     def _is_of_one_batch(self, request: HttpRequest) -> bool:
         return bool(request.GET.get(BatchFilter.parameter_name))
