@@ -32,11 +32,6 @@ class JobList(ChangeList):
         jobs = super().get_queryset(request, *args, **kwargs)
         return self._few(request, jobs).defer(*LEFT_OUT).prefetch_related("batch")
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        if self._is_of_one_batch(request) and not self._asks_for(request, "status"):
-            return ["batch_id", "role", "position"]
-        return ["-pk"]
-
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.full_result_count = self.result_count  # or the search form would print a number that nobody has counted
@@ -49,8 +44,10 @@ class JobList(ChangeList):
         if self._is_of_one_batch(request):
             if (state := request.GET.get("status__exact")) and not text:
                 return self._in_state(jobs, state)
-            # one role, and a range of positions, lead MariaDB to the index that has them in their order
-            alike = jobs if self._asks_for(request, "role") else jobs.filter(role=Role.ITEM)
+            # by the index of batch, role and position; what is constant must not stand in the order, or MariaDB sorts
+            alike = jobs.order_by("position")
+            if not self._asks_for(request, "role"):
+                alike = alike.filter(role=Role.ITEM)
             if not text and not self._asks_for(request, "queue_name"):
                 return alike.filter(position__gte=0)
             self.looked_at = LOOKED_AT
