@@ -1,7 +1,8 @@
 """Runs the tests on every database that answers, and says loudly what was not tested.
 
 `python -m tests [--database NAME]... [--at-once N] [pytest's arguments]`. With REQUIRE_SERVICES=1 in the
-environment a database that does not answer is an error, and so is one that was asked for by its name.
+environment a database that does not answer is an error, and so is one that was asked for by its name. The same
+goes for a browser that is not installed, which is needed on SQLite (see tests/browser).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from example_project.redis_server import INSTALL_HINT, find_redis_server
-from tests.services import DATABASES, HOW_TO_GET, why_unreachable
+from tests.services import DATABASES, HOW_TO_GET, SERVICES, are_required, why_unreachable
 
 RULE = "=" * 100
 COVERAGE = [sys.executable, "-m", "coverage"]
@@ -38,12 +39,12 @@ def main() -> int:
     if find_redis_server() is None:
         print(INSTALL_HINT, file=sys.stderr)
         return 2
-    wanted = options.database or DATABASES
+    wanted = options.database or SERVICES
     missing = {name: why for name in wanted if (why := why_unreachable(name))}
-    if missing and (options.database or os.environ.get("REQUIRE_SERVICES") == "1"):
+    if missing and (options.database or are_required()):
         print(f"Nothing was run.\n{_describe(missing)}", file=sys.stderr)
         return 2
-    reachable = [name for name in wanted if name not in missing]
+    reachable = [name for name in wanted if name in DATABASES and name not in missing]
     results = _run_all(reachable, pytest_arguments, options.at_once)
     _summarize(results, missing)
     codes = [result.code for result in results.values()]
@@ -103,8 +104,8 @@ def _summarize(results: dict[str, Result], missing: dict[str, str]) -> None:
 
 def _describe(missing: dict[str, str]) -> str:
     lines = []
-    for database, why in missing.items():
-        lines += [f"!!! NOT TESTED: {database}: {why}", f"    To have it tested: {HOW_TO_GET[database]}"]
+    for service, why in missing.items():
+        lines += [f"!!! NOT TESTED: {service}: {why}", f"    To have it tested: {HOW_TO_GET[service]}"]
     return "\n".join(lines)
 
 

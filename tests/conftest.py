@@ -41,15 +41,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is for other databases, and give tests with `live_db` the marker that it stands for."""
     left_out = [item for item in items if not _is_for_this_database(item)]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted((item for item in items if item not in left_out), key=_runs_in_a_browser)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         if "live_db" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases=["default", "other"]))
-
-
-def _runs_in_a_browser(item: pytest.Item) -> bool:
-    """These come last: Playwright keeps an event loop, in which Django refuses to work, until the session ends."""
-    return "page" in getattr(item, "fixturenames", ())
 
 
 def _is_for_this_database(item: pytest.Item) -> bool:

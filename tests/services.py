@@ -1,15 +1,18 @@
-"""The servers that the tests talk to: where they are, and whether they answer.
+"""What the tests need besides Python: the databases' servers and a browser; where they are, and whether they answer.
 
 A database is named as in TEST_DATABASE: `sqlite`, `postgresql` or `mariadb` (which stands for MySQL too).
+The browser's name is `chromium`, whichever of its kin is found.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from importlib import import_module
 from typing import Any
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
+SERVICES = (*DATABASES, "chromium")
 
 # Per database: the prefix of its environment variables, then the usual port and user.
 _SERVERS = {"postgresql": ("POSTGRES", "5432", "postgres"), "mariadb": ("MYSQL", "3306", "root")}
@@ -17,7 +20,23 @@ _SERVERS = {"postgresql": ("POSTGRES", "5432", "postgres"), "mariadb": ("MYSQL",
 HOW_TO_GET = {
     "postgresql": "`apt install postgresql` (Debian, Ubuntu), or set POSTGRES_HOST, _PORT, _USER, _PASSWORD.",
     "mariadb": "`apt install mariadb-server` (Debian, Ubuntu), or set MYSQL_HOST, _PORT, _USER, _PASSWORD.",
+    "chromium": "`apt install chromium` (Debian), or set CHROMIUM to the path of a Chromium or Chrome.",
 }
+
+
+def are_required() -> bool:
+    """Whether it is a failure that one of them is not there."""
+    return os.environ.get("REQUIRE_SERVICES") == "1"
+
+
+def find_chromium() -> str:
+    """The path of the browser that CHROMIUM names, or of one on the PATH; nothing ("") if there is none."""
+    return next((path for name in _chromiums() if (path := shutil.which(name))), "")
+
+
+def _chromiums() -> tuple[str, ...]:
+    named = os.environ.get("CHROMIUM")
+    return (named,) if named else ("chromium", "chromium-browser", "google-chrome")
 
 
 def address(database: str) -> dict[str, str]:
@@ -38,10 +57,12 @@ def mysql_driver() -> Any:
         return pymysql
 
 
-def why_unreachable(database: str) -> str:
-    """Return what is in the way of a connection to this database; nothing ("") if it answers."""
+def why_unreachable(service: str) -> str:
+    """Return what is in the way of a connection to this database, or of the browser; nothing ("") if it is there."""
+    if service == "chromium":
+        return "" if find_chromium() else f"there is no {' or '.join(_chromiums())}."
     try:
-        _connect(database)
+        _connect(service)
     except Exception as error:
         return f"{type(error).__name__}: {error}".strip().replace("\n", " ")
     return ""

@@ -1,32 +1,35 @@
-"""The fixtures of the tests in a browser. They run on SQLite alone, and after all other tests.
+"""The fixtures of the tests in a browser, which run on SQLite alone.
 
 ===============  ==================================================================================================
-`page`           pytest-playwright's, which fails the test for whatever the browser's console complains of
+`page`           a page in a window of its own, which fails the test for whatever it complains of
+`problems`       its complaints (of the policy, of scripts, of answers of 400 and more); expected ones are taken out
 `site`           the running admin: the stock one, or `@pytest.mark.parametrize("site", ["themed"], indirect=True)`
-`log_in(user)`   gives the browser that user's session
+`log_in(user)`   gives the window that user's session
 `operator`       a superuser, logged in
 `visit(path)`    opens a page of the admin by its path after `/admin/`
 ===============  ==================================================================================================
+
+`@pytest.mark.window(java_script_enabled=False)` gives the window other options of Playwright's `new_context`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.conf import settings
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.db import SessionStore
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.browser.site import Site
+from tests.services import HOW_TO_GET, are_required, find_chromium, why_unreachable
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-HOW_TO_GET = "There is no Chromium: `apt install chromium` (Debian, Ubuntu), or set CHROMIUM to its path."
-ARGUMENTS = [
+# No sandbox, for containers have none; and nothing that talks to the world.
+ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -34,41 +37,33 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-]
+)
+PATIENCE = 20_000  # milliseconds
 
 
-@pytest.fixture(scope="session")
-def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """The Chromium that is installed; none is downloaded."""
-    if CHROMIUM is None and os.environ.get("REQUIRE_SERVICES") == "1":
-        pytest.fail(HOW_TO_GET)
-    if CHROMIUM is None:
-        pytest.skip(HOW_TO_GET)
-    return {**browser_type_launch_args, "executable_path": CHROMIUM, "args": ARGUMENTS}
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """The Chromium that is installed; none is downloaded.
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _beside_an_event_loop() -> Iterator[None]:
-    """Playwright keeps an event loop in this thread; the tests' own queries are none of its business."""
-    with pytest.MonkeyPatch.context() as environment:
+    As long as it runs, Playwright keeps an event loop in this thread; the tests' own queries are none of its business.
+    """
+    if why := why_unreachable("chromium"):
+        give_up = pytest.fail if are_required() else pytest.skip
+        give_up(f"No browser: {why} To have one: {HOW_TO_GET['chromium']}")
+    with pytest.MonkeyPatch.context() as environment, sync_playwright() as playwright:
         environment.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        yield
+        with playwright.chromium.launch(executable_path=find_chromium(), args=ARGUMENTS) as chromium:
+            yield chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _sites(
     tmp_path_factory: pytest.TempPathFactory, django_db_setup: None, redis_server: Any
 ) -> Iterator[Callable[[str], Site]]:
-    running: dict[str, Site] = {}
-
-    def get(variant: str) -> Site:
-        if variant not in running:
-            running[variant] = Site(variant, tmp_path_factory.mktemp("site") / f"{variant}.log")
-        return running[variant]
-
-    yield get
-    for site in running.values():
-        site.end()
+    """The site of each variant, started when it is first asked for."""
+    folder = tmp_path_factory.mktemp("sites")
+    with ExitStack() as running:
+        yield cache(lambda variant: running.enter_context(Site(variant, folder / f"{variant}.log")))
 
 
 @pytest.fixture
@@ -77,31 +72,46 @@ def site(_sites: Callable[[str], Site], live_db: None, request: pytest.FixtureRe
 
 
 @pytest.fixture
-def page(page: Page) -> Iterator[Page]:
-    complaints: list[str] = []
+def problems() -> list[str]:
+    """What the page has complained of so far."""
+    return []
 
+
+@pytest.fixture
+def context(
+    browser: Browser, site: Site, problems: list[str], request: pytest.FixtureRequest
+) -> Iterator[BrowserContext]:
+    """The window: with cookies of its own, and closed after the test."""
+    options = {key: value for marker in request.node.iter_markers("window") for key, value in marker.kwargs.items()}
+    with browser.new_context(base_url=site.url, **options) as window:
+        window.set_default_timeout(PATIENCE)
+        _collect(problems, window)
+        yield window
+    assert not problems, "\n".join(problems)
+
+
+def _collect(problems: list[str], window: BrowserContext) -> None:
     def note(message: ConsoleMessage) -> None:
-        # the browser reports each answer of 4xx; what it means is asserted where one is expected
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            complaints.append(f"{message.location['url']}: {message.text}")
+        place = message.location["url"]
+        if message.type == "error" and not place.endswith("/favicon.ico"):  # the admin has none
+            problems.append(f"{place}: {message.text}")
 
-    page.on("console", note)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(20_000)
-    yield page
-    assert not complaints
+    window.on("console", note)
+    window.on("weberror", lambda raised: problems.append(str(raised.error)))
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
 
 
 @pytest.fixture
 def log_in(context: BrowserContext, site: Site) -> Callable[[User], User]:
     def log_in(user: User) -> User:
-        session = SessionStore()
-        session[SESSION_KEY] = str(user.pk)
-        session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
-        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-        session.create()
-        cookie: Any = {"name": "sessionid", "value": session.session_key, "url": site.root}
-        context.add_cookies([cookie])
+        client = Client()
+        client.force_login(user)
+        session = client.cookies[settings.SESSION_COOKIE_NAME]
+        context.add_cookies([{"name": session.key, "value": session.value, "url": site.root}])
         return user
 
     return log_in
@@ -113,9 +123,9 @@ def operator(log_in: Callable[[User], User]) -> User:
 
 
 @pytest.fixture
-def visit(page: Page, site: Site) -> Callable[[str], Page]:
+def visit(page: Page) -> Callable[[str], Page]:
     def visit(path: str) -> Page:
-        response = page.goto(f"{site.url}{path}")
+        response = page.goto(path)
         assert response is not None and response.status == 200, response
         return page
 

@@ -1,4 +1,4 @@
-"""The tests' settings with the stock admin, under a strict Content-Security-Policy."""
+"""The tests' settings with the stock admin, under a policy that allows nothing inline, and nothing from elsewhere."""
 
 from tests.settings import *  # noqa: F403
 from tests.settings import MIDDLEWARE as TEST_MIDDLEWARE
@@ -9,3 +9,14 @@ MIDDLEWARE = [
     "django.middleware.locale.LocaleMiddleware",
     *TEST_MIDDLEWARE,
 ]
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "font-src": "'self'",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'self'",
+    "frame-ancestors": "'none'",
+}

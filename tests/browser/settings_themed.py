@@ -1,10 +1,10 @@
-"""The tests' settings with django-admin-interface, which has inline styles: no policy here."""
+"""The same with django-admin-interface, which writes its colours, and a logo, into each page."""
 
 from tests.browser.settings import *  # noqa: F403
+from tests.browser.settings import POLICY as STRICT_POLICY
 from tests.settings import INSTALLED_APPS as TEST_APPS
-from tests.settings import MIDDLEWARE as TEST_MIDDLEWARE
 
 INSTALLED_APPS = ["admin_interface", "colorfield", *TEST_APPS]
-MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *TEST_MIDDLEWARE]
 X_FRAME_OPTIONS = "SAMEORIGIN"
 SILENCED_SYSTEM_CHECKS = ["security.W019"]
+POLICY = {**STRICT_POLICY, "style-src": "'self' 'unsafe-inline'", "img-src": "'self' data:"}

@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 from tests.processes import ROOT, wait_until
 
 SETTINGS = {"stock": "tests.browser.settings", "themed": "tests.browser.settings_themed"}
+LISTENING = re.compile(r"^Starting (?:\w+ )?development server at (http://[0-9.:]+)/$", re.MULTILINE)
 
 
 class Site:
-    """A running server; `url` is where its admin begins. It is ended by `end()`."""
+    """A context manager: inside the `with` block the site is at `root`, and its admin at `url`."""
 
     def __init__(self, variant: str, log: Path) -> None:
         self.variant = variant
+        self.root = ""
         self._log = log
-        self._environment = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS[variant], "COVERAGE_PROCESS_CONFIG": ""}
-        self._manage("migrate", "--verbosity=0").check_returncode()
-        port = _free_port()
-        self.root = f"http://127.0.0.1:{port}"
-        self.url = f"{self.root}/admin/"
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command("runserver", "--noreload", "--insecure", str(port)),
-                cwd=ROOT,
-                env=self._environment,
-                stdout=output,
-                stderr=output,
-            )
-        wait_until(self._answers, timeout=60, message=f"{variant} answers; see {log}")
 
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+    @property
+    def url(self) -> str:
+        return f"{self.root}/admin/"
 
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "django", *arguments]
-
-    def _manage(self, *arguments: str) -> subprocess.CompletedProcess[Any]:
-        return subprocess.run(self._command(*arguments), cwd=ROOT, env=self._environment, check=False)
-
-    def _answers(self) -> bool:
+    def __enter__(self) -> Site:
+        if self._manage("migrate").wait(60):  # the tables of the theme, which the tests do not know of
+            raise AssertionError(f"The {self.variant} site has no database:\n{self._output()}")
+        self._server = self._manage("runserver", "--noreload", "--insecure", "127.0.0.1:0")
         try:
-            with urllib.request.urlopen(f"{self.url}login/", timeout=10) as response:  # noqa: S310
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+            self.root = wait_until(self._find_root, 60, f"the {self.variant} site answers")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
+    def __exit__(self, *exception: object) -> None:
+        self._server.kill()
+        self._server.wait()
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _manage(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "django", *arguments, "--settings", SETTINGS[self.variant]],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COVERAGE_PROCESS_CONFIG": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _find_root(self) -> str:
+        if self._server.poll() is not None:
+            raise AssertionError(f"The {self.variant} site did not start:\n{self._output()}")
+        found = LISTENING.search(self._output())
+        return found[1] if found else ""
+
+    def _output(self) -> str:
+        return self._log.read_text(errors="replace")
