@@ -121,7 +121,8 @@ def pace(batch: Batch) -> SafeString | None:
         return None
     if end is None:
         return format_html('<span class="job-batch-unbroken">{}</span>', speed)
-    left = _("%(time)s left") % {"time": timeuntil(end, depth=1)}
+    is_near = end - timezone.now() < timedelta(minutes=1)
+    left = _("less than a minute left") if is_near else _("%(time)s left") % {"time": timeuntil(end, depth=1)}
     return format_html(
         '<span class="job-batch-unbroken">{},</span> <span class="job-batch-unbroken" title="{}">{}</span>',
         speed,

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Case, Count, F, Q, QuerySet, TextField, Value, When, Window
-from django.db.models.functions import Left, RowNumber
+from django.db.models.functions import Left, Length, RowNumber
 from django.utils import timezone
 
 from django_job_batches.admin.tables import keys_in_state
@@ -87,10 +87,11 @@ def errors(batch: Batch, limit: int) -> Errors:
 
 def same_error(batch: Batch, example: int) -> QuerySet[Any] | None:
     """The failed jobs of the batch that have the error of the job ``example``; None if that has not failed."""
-    job = _failed(batch).filter(pk=example).values("error_class", "head").first()
+    job = _failed(batch).filter(pk=example).values("error_class", "head", "size").first()
     if job is None:
         return None
-    # exactly in all databases: SQLite compares beginnings without case, MySQL whole texts
+    # to the letter in all databases: SQLite compares beginnings without case, MySQL whole texts, and without their
+    # trailing spaces
     return _failed(batch).filter(**job, error_message__startswith=job["head"])
 
 
@@ -102,7 +103,8 @@ def count_same(batch: Batch, example: int) -> tuple[int, bool]:
 
 
 def _failed(batch: Batch) -> QuerySet[Any]:
-    return batch.jobs.filter(status=JobStatus.FAILED, role=Role.ITEM).annotate(head=Left("error_message", HEAD))
+    head = Left("error_message", HEAD)
+    return batch.jobs.filter(status=JobStatus.FAILED, role=Role.ITEM).annotate(head=head, size=Length(head))
 
 
 # Throughput
