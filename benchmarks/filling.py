@@ -28,7 +28,7 @@ DIALECTS = {
         "sequence": "JOIN LATERAL generate_series(0, p.size - 1) AS s(n) ON true",
         "moment": "b.created_at + s.n * interval '10 milliseconds'",
         "json": "CAST('{}' AS jsonb)",
-        "analyze": "ANALYZE",
+        "analyze": "VACUUM ANALYZE",
     },
     "mysql": {
         "uuid": "uuid",

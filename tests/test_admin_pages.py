@@ -367,6 +367,7 @@ def test_f30_no_page_counts_or_sorts_the_jobs(client, superuser):
 
 def test_what_no_index_leads_to_is_looked_for_in_few_jobs(client, monkeypatch):
     monkeypatch.setattr("django_job_batches.admin.job_list.LOOKED_AT", 5)
+    monkeypatch.setattr("django_job_batches.admin.job_list.LOOKED_AT_IN_BATCH", 5)
     old = waiting(8, name="old")
     new = waiting(8, name="new")
     every = [

@@ -14,7 +14,9 @@ from django_job_batches.admin.tables import LEFT_OUT, keys_in_state
 from django_job_batches.models import BatchJob, Role
 
 LOOKED_AT = 20_000
-"""Jobs among which is looked for what no index leads to: the newest ones, or the first items of a batch."""
+"""Jobs, the newest ones, among which is looked for what no index leads to."""
+LOOKED_AT_IN_BATCH = 5_000
+"""The same of one batch: its first items."""
 IN_STATE = 2_000
 """Jobs of a batch in one state that are listed: the newest ones."""
 
@@ -44,19 +46,22 @@ class JobList(ChangeList):
         if self._is_of_one_batch(request):
             if (state := request.GET.get("status__exact")) and not text:
                 return self._in_state(jobs, state)
+            if text or self._asks_for(request, "queue_name"):
+                return self._first_of_batch(request, jobs)
             # by the index of batch, role and position; what is constant must not stand in the order, or MariaDB sorts
-            alike = jobs.order_by("position")
-            if not self._asks_for(request, "role"):
-                alike = alike.filter(role=Role.ITEM)
-            if not text and not self._asks_for(request, "queue_name"):
-                return alike.filter(position__gte=0)
-            self.looked_at = LOOKED_AT
-            return alike.filter(position__lt=LOOKED_AT)
+            ordered = jobs.order_by("position").filter(position__gte=0)
+            return ordered if self._asks_for(request, "role") else ordered.filter(role=Role.ITEM)
         newest = self.root_queryset.order_by("-pk").values_list("pk", flat=True).first() or 0
         if newest <= LOOKED_AT or not set(request.GET) - {PAGE_VAR}:
             return jobs
         self.looked_at = LOOKED_AT
         return jobs.filter(pk__gt=newest - LOOKED_AT)
+
+    def _first_of_batch(self, request: HttpRequest, jobs: QuerySet[BatchJob]) -> QuerySet[BatchJob]:
+        items = self.root_queryset.filter(batch=request.GET[BatchFilter.parameter_name], role=Role.ITEM)
+        keys = list(items.order_by("position").values_list("pk", flat=True)[:LOOKED_AT_IN_BATCH])
+        self.looked_at = LOOKED_AT_IN_BATCH if len(keys) == LOOKED_AT_IN_BATCH else None
+        return jobs.filter(pk__in=keys).order_by("pk")
 
     def _in_state(self, jobs: QuerySet[BatchJob], state: str) -> QuerySet[BatchJob]:
         keys = keys_in_state(jobs, state, IN_STATE, newest=True)
