@@ -458,6 +458,29 @@ def test_of_many_batches_some_are_done_at_once_and_the_rest_by_workers(client, m
     assert Batch.objects.filter(status="cancelled", finished_at__isnull=False).count() == 10
 
 
+def test_many_batches_are_given_to_a_worker_as_a_whole(client, monkeypatch, drain, redis):
+    monkeypatch.setattr("django_job_batches.admin.confirmation.MANY", 5)
+    first = waiting(name="Import")
+    copies(first, 9)
+    done = ended(job_of(jobs.succeed))
+    asked = client.post(
+        BATCHES, {"action": "cancel_selected", "_selected_action": [str(done.pk)], "select_across": "1"}
+    )
+    running_again = Batch.objects.get(name="Import 3")
+    redis.flushall()
+    answer = client.post(asked.context["action_url"], {"chosen": asked.context["chosen"]}, follow=True)
+    assert "a worker goes on with 10 batches" in str(next(iter(answer.context["messages"])))
+    assert redis.llen("rq:queue:default") == 1 and not Batch.objects.exclude(cancelled_at=None).exists()
+    Batch.objects.filter(pk=running_again.pk).update(run=2)
+    drain(simple=True)
+    assert Batch.objects.filter(status="cancelled").count() == 9
+    running_again.refresh_from_db()
+    assert not running_again.is_decided
+    job = first.jobs.get()
+    many = " ".join(f"{job.pk + number}.1-0-queued" for number in range(6))
+    assert client.post(f"{JOBS}operation/cancel/", {"chosen": many}).status_code == 400
+
+
 def test_pages_of_a_batch_that_another_user_owns_say_who(client):
     owner = User.objects.create_user("Ada")
     batch = waiting(created_by=owner)

@@ -1,11 +1,13 @@
 """What takes too long for a request goes on in a worker.
 
-The path of ``go_on`` stands in RQ jobs and is a promise; it never changes.
+The paths of ``go_on`` and ``go_on_with_all`` stand in RQ jobs and are a promise; they never change.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import uuid
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -17,11 +19,13 @@ from django_job_batches.admin.batch_operations import BATCH_OPERATIONS
 from django_job_batches.admin.operations import Operation, Order
 from django_job_batches.conf import settings
 from django_job_batches.database import at_home, home_of
+from django_job_batches.exceptions import BatchError
 from django_job_batches.models import Batch
 
 logger = logging.getLogger(__name__)
 
 FUNCTION = "django_job_batches.admin.background.go_on"
+FUNCTION_FOR_ALL = "django_job_batches.admin.background.go_on_with_all"
 TEXTS = {
     "queued": _("waits for a worker"),
     "started": _("goes on in the background"),
@@ -38,6 +42,28 @@ def hand_over(operation: Operation[Any], row: Model, version: str, order: Order)
         job_id=_id(operation.name, row, version),
         description=f"{operation.name} {row._meta.verbose_name} {row.pk}",
     )
+
+
+def hand_over_all(operation: Operation[Any], using: str, chosen: str, order: Order) -> None:
+    """The same for many batches, which ``chosen`` names with their versions; one worker goes through them."""
+    by = order.by.pk if order.by is not None else None
+    digest = hashlib.sha256(chosen.encode()).hexdigest()
+    queues.hand_over(
+        FUNCTION_FOR_ALL,
+        (operation.name, using, chosen, by, order.reason, order.example),
+        job_id=f"job_batches-{operation.name}-{digest}",
+        description=f"{operation.name} {len(chosen.split())} {Batch._meta.verbose_name_plural}",
+    )
+
+
+def go_on_with_all(name: str, using: str, chosen: str, by: Any, reason: str, example: int | None) -> None:
+    """What RQ calls; what cannot be done to one batch does not stop the rest."""
+    for part in chosen.split():
+        key, _, version = part.partition(".")
+        try:
+            go_on(name, using, uuid.UUID(key), version, by, reason, example)
+        except BatchError as error:
+            logger.warning("Batch %s was left alone: %s", key, error)
 
 
 def go_on(name: str, using: str, pk: Any, version: str, by: Any, reason: str, example: int | None) -> None:

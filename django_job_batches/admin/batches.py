@@ -82,6 +82,7 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
     show_full_result_count = False
     actions = ("cancel_selected", "cancel_and_stop_selected", "retry_selected", "delete_selected")
     operations: ClassVar[dict[str, Any]] = BATCH_OPERATIONS
+    hands_over = True
     fieldsets = (
         (
             _("Origin and options"),
@@ -197,19 +198,19 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
 
     @admin.action(permissions=["cancel"], description=_("Cancel selected batches"))
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
-        return self.confirm(request, CANCEL, queryset)
+        return self.confirm(request, CANCEL, _lean(queryset))
 
     @admin.action(permissions=["cancel"], description=_("Cancel selected batches and stop what runs"))
     def cancel_and_stop_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
-        return self.confirm(request, CANCEL_AND_STOP, queryset)
+        return self.confirm(request, CANCEL_AND_STOP, _lean(queryset))
 
     @admin.action(permissions=["retry"], description=_("Retry failed and cancelled jobs of selected batches"))
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
-        return self.confirm(request, RETRY, queryset)
+        return self.confirm(request, RETRY, _lean(queryset))
 
     @admin.action(permissions=["delete"], description=_("Delete selected batches"))
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Batch]) -> HttpResponse:
-        return self.confirm(request, DELETE, queryset)
+        return self.confirm(request, DELETE, _lean(queryset))
 
     # The page of one batch
 
@@ -326,3 +327,8 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Deleting asks as everything else does."""
         return HttpResponseRedirect(self.operation_url(DELETE, row=object_id))
+
+
+def _lean(batches: QuerySet[Batch]) -> QuerySet[Batch]:
+    """What is asked before an operation needs neither the owners nor the metadata of perhaps ten thousand."""
+    return batches.select_related(None).defer("metadata")

@@ -16,16 +16,17 @@ from django.contrib import messages
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied, SuspiciousOperation, ValidationError
 from django.db import connections, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from django_job_batches.admin.background import hand_over
+from django_job_batches.admin.background import hand_over, hand_over_all
 from django_job_batches.admin.display import change_url, changelist_url
 from django_job_batches.admin.operations import Operation, Order
 from django_job_batches.admin.reading import ReadingAdmin
+from django_job_batches.database import home_of
 from django_job_batches.exceptions import BatchError
 from django_job_batches.queues import QueueError
 
@@ -35,6 +36,8 @@ IN_REQUEST = 2_500
 """Jobs, about, that one request writes: half a second. What is more goes on in a worker."""
 COST_OF_ROW = 20
 """What a row costs besides its jobs, in jobs."""
+MANY = 100
+"""With more rows than these, a worker does it all."""
 
 Seen = dict[Any, str]
 
@@ -135,6 +138,8 @@ class ConfirmingAdmin(ReadingAdmin):
 
     confirmation_template = "admin/django_job_batches/confirmation.html"
     operations: ClassVar[dict[str, Operation[Any]]]
+    hands_over: ClassVar[bool] = False
+    """Whether what takes long goes on in a worker: that of batches does."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.operation_view)
@@ -184,10 +189,25 @@ class ConfirmingAdmin(ReadingAdmin):
         form = ReasonForm(request.POST)
         if not form.is_valid():
             return self.confirm(request, operation, rows, form)
-        outcome = carry_out(operation, rows, seen, self._order(request, operation, form.cleaned_data["reason"]))
+        order = self._order(request, operation, form.cleaned_data["reason"])
+        if len(seen) > MANY:
+            outcome = self._hand_over_all(operation, rows, seen, order)
+        else:
+            outcome = carry_out(operation, rows, seen, order)
         for level, text in outcome.messages(operation):
             self.message_user(request, text, level)
         return HttpResponseRedirect(self._way_back(request, seen))
+
+    def _hand_over_all(self, operation: Operation[Any], rows: QuerySet[Any], seen: Seen, order: Order) -> Outcome:
+        if not self.hands_over:
+            raise SuspiciousOperation("So many cannot have been chosen on a page of this site.")
+        visible = rows.order_by().values_list("pk", flat=True)
+        chosen = " ".join(sorted(f"{pk}.{seen[pk]}" for pk in visible))
+        try:
+            hand_over_all(operation, home_of(self.model()), chosen, order)
+        except QueueError as error:
+            return Outcome(errors=[gettext("Nothing was done: Redis does not answer (%s).") % error])
+        return Outcome(handed_over=len(chosen.split()))
 
     def _order(self, request: HttpRequest, operation: Operation[Any], reason: str = "") -> Order:
         example = request.GET.get("example", "")
