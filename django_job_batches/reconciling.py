@@ -246,9 +246,11 @@ class _Look:
             rows = self._jobs(status).filter(enqueued_at__lt=self.before).order_by("enqueued_at", "pk")
             place = f"looked_at:{self.using}:{status}"
             last = memory.remembered(place) if self._seconds is not None else ""
-            while chunk := list(rows.filter(_after(last))[: settings.CHUNK_SIZE]):
-                last = f"{chunk[-1].enqueued_at} {chunk[-1].pk}"
-                yield chunk
+            # the keys alone at first: joined with their batches, PostgreSQL reads all of both for each chunk
+            keys = rows.values_list("enqueued_at", "pk")
+            while places := list(keys.filter(_after(last))[: settings.CHUNK_SIZE]):
+                last = "{} {}".format(*places[-1])
+                yield list(self._jobs(status).filter(pk__in=[pk for _, pk in places]).order_by("enqueued_at", "pk"))
                 if self._seconds is not None:
                     memory.remember(place, last)
                 self._check_time()

@@ -20,7 +20,7 @@ from django_job_batches.admin.display import shortened
 from django_job_batches.conf import queue_names, settings
 from django_job_batches.models import Batch, BatchCounter
 
-LATELY = 1_000
+LATELY = 500
 """Batches, the newest ones, in which choices are looked for."""
 CHOICES = 15
 
