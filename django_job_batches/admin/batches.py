@@ -73,7 +73,7 @@ class BatchAdmin(ConfirmingAdmin, LiveAdmin):
         "created_at",
     )
     list_select_related = ("created_by",)
-    list_per_page = 40
+    list_per_page = 25
     list_max_show_all = 100
     search_fields = ("^id", "name", "key", "metadata")
     search_help_text = _("Name, key or metadata of a batch, its id or the beginning of it, or the id of a job in it.")

@@ -18,7 +18,7 @@ from django_job_batches.models import Batch, BatchJob, JobStatus, Role
 
 RUNNING_COUNTED = 2_000
 """Running jobs that are counted at most: as many as there are workers, and chunks."""
-FAILURES_READ = 2_000
+FAILURES_READ = 1_000
 """Failed jobs of a batch that are read for its groups of errors: the first ones."""
 JOBS_SAMPLED = 500
 """Jobs of a batch, evenly spread over it, whose ends make its throughput."""

@@ -15,7 +15,7 @@ from django_job_batches.models import BatchJob, Role
 
 LOOKED_AT = 20_000
 """Jobs, the newest ones, among which is looked for what no index leads to."""
-LOOKED_AT_IN_BATCH = 5_000
+LOOKED_AT_IN_BATCH = 2_000
 """The same of one batch: its first items."""
 IN_STATE = 2_000
 """Jobs of a batch in one state that are listed: the newest ones."""
