@@ -26,7 +26,7 @@ from tests import jobs
 from tests.failures.books import ended, numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.invariants import assert_all_ended
-from tests.processes import ROOT, Record, WorkerProcess, wait_until
+from tests.processes import PATIENCE, ROOT, Record, WorkerProcess, wait_until
 
 LOST_AFTER = 0.4
 
@@ -73,7 +73,7 @@ def test_a_job_that_runs_is_let_alone(workers: Any, record: Record) -> None:
     workers()
     wait_until(partial(record.count, "sleep begins"))
     assert reconcile() == {}
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert (ended(batch).status, record.count("sleep ends")) == ("succeeded", 1)
 
 
@@ -247,6 +247,19 @@ def test_f07_worker_and_horse_are_killed(workers: Any, record: Record, redis: Re
     assert sorted(record.lines()) == ["sleep begins 60", "succeed 1", "succeed 2"]
 
 
+@pytest.mark.parametrize("queues", [["default"], ["default", "low"]], ids=["one", "two"])
+def test_a_job_that_a_worker_has_just_taken_as_it_is_stopped(queues: list[str], workers: Any, record: Record) -> None:
+    """RQ's own worker leaves it behind, in no queue (BatchWorker: see failures/test_restart.py)."""
+    batch = batch_of([job_of(jobs.succeed, n) for n in range(3)]).dispatch()
+    [worker] = workers(worker_class="tests.workers.WorkerStoppedAsItTakes", queues=queues)
+    assert worker.wait() == 0
+    work()
+    assert rows_of(batch) == ["queued", "succeeded", "succeeded"]
+    assert reconcile() == {"gone": 1}
+    assert numbers(finish(batch)) == (3, 0, 0)
+    assert sorted(record.lines()) == ["succeed 0", "succeed 1", "succeed 2"]
+
+
 def test_f07_a_lost_job_with_retries_runs_again(workers: Any, record: Record, redis: Redis) -> None:
     batch, worker = a_horse(workers, record, retry=1)
     worker.kill_all()
@@ -375,7 +388,7 @@ def test_a_dispatcher_that_was_killed(dispatcher: Any, record: Record) -> None:
 def test_a_dispatcher_that_waits_long_for_its_items(dispatcher: Any, record: Record) -> None:
     process = dispatcher(2)
     assert [reconcile(), reconcile()] == [{}, {}]
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE) == 0
     assert finish(Batch.objects.get(name="outer")).status == "succeeded"
 
 
@@ -386,7 +399,7 @@ def test_a_dispatcher_that_sleeps_too_long_is_told_so(dispatcher: Any, record: R
     assert reconcile() == {reconciling.SUSPECTED: 1}
     assert reconcile() == {reconciling.BROKEN_OFF: 1}
     process.send_signal(signal.SIGCONT)
-    assert process.wait(20) == 1
+    assert process.wait(PATIENCE) == 1
     assert finish(Batch.objects.get(name="outer")).status == "cancelled"
     assert record.lines() == ["succeed 9"]
 
@@ -560,7 +573,7 @@ def test_many_at_once(redis: Redis, record: Record, workers: Any) -> None:
     command = [sys.executable, "-m", "django", "reconcile_batches"]
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings_soon"}
     processes = [subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(PATIENCE) for process in processes] == [0] * 4
     assert len(enqueued()) == len(set(enqueued())) == 20
     assert numbers(finish(batch)) == (20, 0, 0)
     assert len(record.lines()) == 20

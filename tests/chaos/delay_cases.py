@@ -120,6 +120,13 @@ def warm_stop(scene: Scene) -> None:
     scene.wait_for("sleep ends")
 
 
+def stopped_as_it_takes(scene: Scene) -> None:
+    scene.dispatch("job_of(jobs.succeed)")
+    kind = scene.way.worker.rpartition(".")[2]
+    scene.worker(f"tests.workers.{kind}StoppedAsItTakes").wait()
+    scene.worker()
+
+
 def cold_stop(scene: Scene) -> None:
     first = scene.worker_at_work()
     scene.worker()
@@ -347,6 +354,7 @@ CASES = [
     Case("a worker is killed, its job ends 20 s later", worker_killed_and_job_ends),
     Case("a worker is killed, its job ends 150 s later", worker_killed_and_job_ends_late, too_late),
     Case("a worker is stopped", warm_stop, ended_and_stopped),
+    Case("a worker is stopped just as it takes a job", stopped_as_it_takes),
     Case("a worker is stopped twice", cold_stop),
     Case("a worker dies between taking a job and starting it", popped),
     Case('"empty queue": a job that waits', emptied),

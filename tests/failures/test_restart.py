@@ -26,6 +26,8 @@ from tests.in_process import work
 from tests.invariants import assert_all_ended
 from tests.processes import ROOT, Record, WorkerProcess, wait_until
 
+BATCH_WORKER = "django_job_batches.workers.BatchWorker"
+
 # The database
 
 
@@ -103,8 +105,8 @@ def test_f37_the_database_is_restarted_while_a_job_runs(
     wait_until(partial(record.count, "sleep ends"))
     time.sleep(1)  # the job has ended, and there is nobody to tell it to
     elsewhere.server.start()
-    wait_until(partial(record.count, "succeed 9"), timeout=40)
-    wait_until(lambda: {row[0] for row in elsewhere.rows()} == {"succeeded"}, timeout=10)
+    wait_until(partial(record.count, "succeed 9"))
+    wait_until(lambda: {row[0] for row in elsewhere.rows()} == {"succeeded"})
     assert [row[1] for row in elsewhere.rows()] == [1] * 5
     assert (record.count("sleep begins"), record.count("write_effect")) == (1, 3)
 
@@ -158,14 +160,44 @@ def test_a_cold_stop_loses_the_job_and_the_next_worker_goes_on(workers: Any, rec
 
 def test_a_deployment_replaces_all_workers_while_a_batch_runs(workers: Any, record: Record) -> None:
     batch = batch_of([job_of(jobs_failures.slow, f"job {n}", 0.2) for n in range(20)], on_finish=jobs.echo).dispatch()
-    old = workers(2)
+    old = workers(2, worker_class=BATCH_WORKER)
     wait_until(lambda: record.count("job") > 6)
     assert [worker.stop() for worker in old] == [0, 0]
     assert not has_ended(batch)
-    workers(2)
+    workers(2, worker_class=BATCH_WORKER)
     wait_until(partial(has_ended, batch))
     assert numbers(ended(batch)) == (20, 0, 0)
     assert record.count("job") == 40
+
+
+# RQ takes jobs from several queues in another way than from one.
+by_one_queue_and_two = pytest.mark.parametrize("queues", [["default"], ["default", "low"]], ids=["one", "two"])
+
+
+@by_one_queue_and_two
+def test_a_batch_worker_that_is_stopped_while_it_takes_a_job_runs_it(
+    queues: list[str], workers: Any, record: Record
+) -> None:
+    batch = batch_of([jobs.succeed] * 3).dispatch()
+    [worker] = workers(worker_class="tests.workers.BatchWorkerStoppedAsItTakes", queues=queues)
+    assert worker.wait() == 0
+    assert rows_of(batch) == ["succeeded", "queued", "queued"]
+
+
+@by_one_queue_and_two
+def test_an_idle_batch_worker_stops_within_seconds(queues: list[str], workers: Any, record: Record) -> None:
+    [worker] = workers(worker_class=BATCH_WORKER, queues=queues)
+    time.sleep(0.5)
+    began = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 10
+
+
+def test_a_batch_worker_stops_while_redis_is_away(workers: Any, record: Record, redis_down: Any) -> None:
+    [worker] = workers(worker_class=BATCH_WORKER)
+    with redis_down():
+        wait_until(lambda: worker.output().count("could not connect to Redis") > 1)
+        worker.stop()
 
 
 # The code
