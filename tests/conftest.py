@@ -7,7 +7,7 @@
 `record`            what job bodies have written, one line per execution: `.lines()`, `.count(prefix)`
 `redis`             a client of the private Redis, which is empty at the start of each test
 `redis_down()`      `with redis_down():` there is no Redis (afterwards an empty one)
-`wait_until(...)`   `wait_until(predicate, timeout=20, message="")`: what the predicate returned at last
+`wait_until(...)`   `wait_until(predicate, timeout=PATIENCE, message="")`: what the predicate returned at last
 ==================  =======================================================================================
 
 `workers` and `drain` bring `live_db` and `record` with them. A test or module for certain databases says
@@ -113,7 +113,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 @pytest.fixture
 def wait_until() -> Callable[..., Any]:
-    """`wait_until(predicate, timeout=20, message="", interval=0.02)`, as in tests/processes.py."""
+    """`wait_until(predicate, timeout=PATIENCE, message="", interval=0.02)`, as in tests/processes.py."""
     return processes.wait_until
 
 

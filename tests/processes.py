@@ -19,8 +19,14 @@ PROC = Path("/proc")
 ROOT = Path(__file__).resolve().parent.parent
 Value = TypeVar("Value")
 
+# Seconds that a test waits for what takes one or two on a quiet machine: so many that a busy one does not matter, and
+# less than the 90 after which RQ's own maintenance brings a lost job back, so that no test passes because of that.
+PATIENCE = 60
 
-def wait_until(predicate: Callable[[], Value], timeout: float = 20, message: str = "", interval: float = 0.02) -> Value:
+
+def wait_until(
+    predicate: Callable[[], Value], timeout: float = PATIENCE, message: str = "", interval: float = 0.02
+) -> Value:
     """Call the predicate until it returns something true, and return that.
 
     `timeout` and `interval` are seconds. Raises TimeoutError, with `message`, past the time-out.
@@ -97,7 +103,7 @@ class WorkerProcess:
         """Whether the worker itself still runs."""
         return self._process.poll() is None
 
-    def wait_until_ready(self, redis: Redis, timeout: float = 30) -> None:
+    def wait_until_ready(self, redis: Redis, timeout: float = PATIENCE) -> None:
         """Wait until the worker has registered itself, or (a burst worker with little to do) has ended."""
 
         def is_ready() -> bool:
@@ -107,7 +113,7 @@ class WorkerProcess:
         if self._process.poll():
             raise AssertionError(f"The worker did not start:\n{self.output()}")
 
-    def horse_pid(self, timeout: float = 20) -> int:
+    def horse_pid(self, timeout: float = PATIENCE) -> int:
         """Wait for a horse (the process that runs one job) and return its process id."""
 
         def find_horse() -> int:
@@ -120,7 +126,7 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def kill_horse(self, timeout: float = 20) -> int:
+    def kill_horse(self, timeout: float = PATIENCE) -> int:
         """Kill the horse alone, by SIGKILL, and return what its process id was."""
         pid = self.horse_pid(timeout)
         os.kill(pid, signal.SIGKILL)
@@ -132,13 +138,13 @@ class WorkerProcess:
         for pid in self._session():
             _kill(pid)
 
-    def stop(self, timeout: float = 30) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """Ask the worker to end after its current job (SIGTERM), and return its exit code."""
         if self.is_alive:
             self._process.terminate()
         return self.wait(timeout)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait until the worker has ended by itself, and return its exit code. Raises TimeoutError."""
         try:
             return self._process.wait(timeout)

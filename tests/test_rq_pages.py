@@ -21,7 +21,7 @@ from tests import jobs
 from tests.failures.books import ended, numbers, rows_of
 from tests.in_process import work
 from tests.invariants import assert_all_ended
-from tests.processes import Record, wait_until
+from tests.processes import PATIENCE, Record, wait_until
 
 Press = Callable[..., None]
 
@@ -122,7 +122,7 @@ def test_stop_a_running_job(press: Press, record: Record, workers: Any) -> None:
     workers()
     wait_until(partial(record.count, "sleep begins"))
     press("stop_job", batch.jobs.get(position=0))
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert numbers(ended(batch)) == (1, 1, 0)
     assert batch.errors()[0].error_message == "stopped"
 
@@ -133,7 +133,7 @@ def test_delete_a_running_job(press: Press, record: Record, workers: Any) -> Non
     [worker] = workers()
     wait_until(partial(record.count, "sleep begins"))
     press("delete_job", batch.jobs.get())
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     worker.stop()
     assert (ended(batch).status, rows_of(batch)) == ("succeeded", ["succeeded"])
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from django_job_batches import BatchFinished, current_batch, current_job, job_of
 from django_job_batches.models import BatchJob, JobStatus, Role
 from tests.models import Effect
+from tests.processes import PATIENCE
 
 executions: Counter[tuple[int, int, int]] = Counter()
 """By (row, run of the row, attempt)."""
@@ -85,7 +86,7 @@ def cross(first: str, second: str, barrier: str) -> None:
     job = _note()
     _touch(first)
     if executions[job.pk, job.run, job.attempts] == 1:
-        barriers[barrier].wait(20)
+        barriers[barrier].wait(PATIENCE)
     _touch(second)
 
 

@@ -12,7 +12,7 @@ from django_job_batches.signals import batch_finished, batch_started, job_failed
 from tests import jobs, jobs_failures
 from tests.failures.books import ended, numbers
 from tests.in_process import work
-from tests.processes import wait_until
+from tests.processes import PATIENCE, wait_until
 
 # 36: a connection opened in the worker before the fork is shared by all horses
 
@@ -25,10 +25,10 @@ def test_f36_horses_share_no_connection_with_their_worker(workers, record):
     (worker,) = workers()
     wait_until(lambda: record.count("sleep begins"))
     assert batch.jobs.get().stop()
-    batch.wait(20)
+    batch.wait(PATIENCE)
     assert numbers(ended(batch)) == (0, 0, 1)
     later = batch_of([jobs_failures.name_connection] * 3, on_finish=jobs_failures.name_connection).dispatch()
-    later.wait(20)
+    later.wait(PATIENCE)
     assert numbers(ended(later)) == (3, 0, 0)
     connections = [line for line in record.lines() if line.startswith("connection")]
     assert len(set(connections)) == 4

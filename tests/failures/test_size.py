@@ -16,7 +16,7 @@ from django_job_batches.models import Batch, BatchJob
 from tests import jobs, jobs_failures
 from tests.failures.books import ended, numbers
 from tests.in_process import close, work
-from tests.processes import wait_until
+from tests.processes import PATIENCE, wait_until
 
 
 class Alive:
@@ -117,7 +117,7 @@ def test_f29_workers_are_faster_than_the_dispatcher(workers, record, settings):
         wait_until(partial(has_run, 4))
 
     batch = batch_of(produce(), on_finish=jobs.echo).dispatch()
-    batch.wait(20)
+    batch.wait(PATIENCE)
     assert numbers(ended(batch)) == (4, 0, 0)
     assert record.count("echo") == 1
 

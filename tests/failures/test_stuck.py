@@ -20,7 +20,7 @@ from tests import jobs, jobs_failures
 from tests.failures.books import ended, numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.models import Effect
-from tests.processes import ROOT
+from tests.processes import PATIENCE, ROOT
 
 
 def give_up() -> None:
@@ -224,7 +224,7 @@ def test_f14_dispatch_inside_a_transaction_while_a_worker_waits(workers, record,
         with transaction.atomic():
             batch.add([job_of(jobs.succeed, 5)])
         assert redis.keys("rq:job:*") == []
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert numbers(ended(batch)) == (6, 0, 0)
     assert sorted(record.lines()) == [f"succeed {n}" for n in (0, 1, 2, 3, 4, 5, 9)]
 

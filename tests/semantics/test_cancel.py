@@ -17,7 +17,7 @@ from tests.failures.books import numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.invariants import assert_all_ended
 from tests.models import Effect
-from tests.processes import Record
+from tests.processes import PATIENCE, Record
 from tests.semantics.conftest import Runner
 
 
@@ -171,7 +171,7 @@ def test_stop_running_reaches_nested_batches(workers: Any, record: Record, wait_
     (worker,) = workers()
     wait_until(lambda: record.count("sleep begins"))
     assert batch.cancel("enough", stop_running=True)
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     worker.stop()
     assert_all_ended()
     inner_batch = Batch.objects.get(name="inner")
@@ -187,7 +187,7 @@ def test_stopping_one_job(workers: Any, record: Record, wait_until: Any) -> None
     (worker,) = workers()
     wait_until(lambda: record.count("sleep begins"))
     assert batch.jobs.get(position=0).stop()
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     worker.stop()
     assert_all_ended()
     assert (batch.status, rows_of(batch)) == ("succeeded", ["cancelled", "succeeded"])

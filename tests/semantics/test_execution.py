@@ -15,7 +15,7 @@ from tests import jobs, jobs_semantics
 from tests.failures.books import first_item, numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.models import Effect
-from tests.processes import Record
+from tests.processes import PATIENCE, Record
 from tests.semantics.conftest import Runner
 
 
@@ -267,7 +267,7 @@ def test_stopped_by_somebody_else(workers: Any, record: Record, redis: Redis, wa
     workers()
     wait_until(lambda: record.count("sleep begins"))
     send_stop_job_command(redis, batch.jobs.get(role="item").rq_job_id)
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     batch.refresh_from_db()
     assert (batch.status, batch.errors()[0].error_message) == ("failed", "stopped")
     assert record.count("sleep ends") == 0

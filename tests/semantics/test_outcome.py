@@ -13,7 +13,7 @@ from tests import jobs, jobs_semantics
 from tests.failures.books import numbers, rows_of
 from tests.in_process import work
 from tests.invariants import assert_all_ended
-from tests.processes import Record
+from tests.processes import PATIENCE, Record
 from tests.semantics.conftest import Runner
 
 
@@ -42,7 +42,7 @@ def test_on_failure_comes_at_the_moment_the_batch_fails(workers: Any, record: Re
     assert batch.failed_at and batch.progress < 100
     assert record.count("succeed 2") == 0
     record.write("failure seen")
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert [worker.stop() for worker in crew] == [0, 0]
     assert_all_ended()
     assert batch.status == "failed"

@@ -14,7 +14,7 @@ from django_job_batches.models import Batch, BatchJob
 from tests import jobs, jobs_semantics
 from tests.in_process import work
 from tests.invariants import assert_all_ended
-from tests.processes import Record
+from tests.processes import PATIENCE, Record
 from tests.semantics.conftest import Runner
 
 
@@ -178,7 +178,7 @@ def test_wait_inside_a_job_is_warned_about(run: Runner, record: Record) -> None:
 def test_wait_for_a_worker(workers: Any, record: Record) -> None:
     batch = batch_of([note(1)], on_success=note(2), on_finish=note(3)).dispatch()
     (worker,) = workers()
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert record.lines() == ["succeed 1", "succeed 2", "succeed 3"]
     worker.stop()
     assert_all_ended()
@@ -189,7 +189,7 @@ def test_waiting_for_a_tree(workers: Any, record: Record) -> None:
     inner = batch_of([chain(note(1), note(2))], on_finish=note(3))
     batch = batch_of([inner], on_finish=batch_of([note(4)], on_finish=note(5))).dispatch()
     (worker,) = workers()
-    batch.wait(timeout=20)
+    batch.wait(timeout=PATIENCE)
     assert record.lines()[-1] == "succeed 5"
     worker.stop()
     assert_all_ended()

@@ -16,7 +16,7 @@ from tests import jobs
 from tests.failures.books import numbers, rows_of
 from tests.in_process import enqueued, work
 from tests.invariants import assert_all_ended
-from tests.processes import Record
+from tests.processes import PATIENCE, Record
 from tests.semantics.conftest import Runner
 
 
@@ -126,7 +126,7 @@ def test_run_after(drain: Any, record: Record, kind: type) -> None:
     assert rows_of(batch) == ["scheduled", "queued"]
     drain()
     assert record.lines() == ["succeed 2"]
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + PATIENCE
     while record.count() < 3 and time.monotonic() < give_up_at:
         drain(scheduler=True)
     assert record.lines() == ["succeed 2", "succeed 1", "succeed 3"]
