@@ -274,13 +274,13 @@ class _Dispatch:
         """Start the nested batches of this chunk whose turn it is already."""
         due = [row.pk for row in rows if row.is_nested_batch and row.status == JobStatus.QUEUED]
         if due and self.streaming and self.redis_answers:
-            outbox.flush(self.using, Q(pk__in=due))
+            self.redis_answers = outbox.flush(self.using, Q(pk__in=due))
 
     def _enqueue_rest(self) -> None:
         """What waits for this commit, or for Redis to be back; then a look at what others have left behind."""
-        for start in range(0, len(self.batches), 500):
-            outbox.flush(self.using, Q(batch__in=self.batches[start : start + 500]))
-        outbox.flush(self.using, limit=settings.CHUNK_SIZE)
+        pieces = (self.batches[start : start + 500] for start in range(0, len(self.batches), 500))
+        if all(outbox.flush(self.using, Q(batch__in=batches)) for batches in pieces):
+            outbox.flush(self.using, limit=settings.CHUNK_SIZE)
 
     def _dispatched(self, batch: Batch) -> None:
         self._enqueue_rest()

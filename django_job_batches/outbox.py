@@ -80,11 +80,12 @@ def due(using: str) -> QuerySet[BatchJob]:
 
 def flush(
     using: str, rows: Q | None = None, *, limit: int | None = None, after_each: Callable[[int], None] | None = None
-) -> None:
+) -> bool:
     """Enqueue what is due among ``rows`` (default: everything), oldest first; look at ``limit`` rows at most.
 
     ``after_each`` is called after each chunk, with how many of it were enqueued. Stops with a warning when Redis is
-    away: the rows stay in the outbox, and the next dispatch, or the next job that ends, looks at it again.
+    away, and returns False: the rows stay in the outbox, and the next dispatch, or the next job that ends, looks at
+    it again.
     """
     looked, last, chunk = 0, 0, settings.CHUNK_SIZE
     wanted = due(using).filter(rows or Q()).order_by("pk")
@@ -100,7 +101,7 @@ def flush(
         ready = [job for job in jobs if job.role != Role.ITEM or not job.batch.is_decided]
         _cancel(using, called_off)
         if not push(using, _lease(using, ready), check=len(found) > FEW):
-            break
+            return False
         for job in found:
             if job.is_nested_batch:
                 with _alone(job):
@@ -109,6 +110,7 @@ def flush(
             after_each(len(ready))
         if len(found) < chunk:
             break
+    return True
 
 
 @contextmanager
@@ -165,19 +167,25 @@ def push(using: str, jobs: list[BatchJob], *, check: bool = False) -> bool:
     for job in jobs:
         by_queue[job.queue_name].append(job)
     is_complete = True
+    away: dict[queues.Server, queues.QueueError] = {}
     for name, group in by_queue.items():
         if name not in queue_names():
             logger.error("The queue %r is not configured any more: %d jobs wait for it.", name, len(group))
             _give_back(using, group)
             continue
+        server = queues.server(name)
         try:
+            if server in away:  # the client may try for seconds
+                raise away[server]
             _push(using, name, group, check)
         except queues.QueueError as error:
+            is_complete = False
+            if isinstance(error, queues.NO_ANSWER):
+                away[server] = error
             logger.warning(
                 "Redis is away (%s): %d jobs stay in the database, and are enqueued later.", error, len(group)
             )
             _give_back(using, group)
-            is_complete = False
     return is_complete
 
 

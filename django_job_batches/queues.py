@@ -18,7 +18,9 @@ from typing import Any
 
 import django_rq
 from django.conf import settings as django_settings
+from redis import ConnectionError as RedisConnectionError
 from redis import Redis, RedisError
+from redis import TimeoutError as RedisTimeoutError
 from rq import Callback, Queue, Retry
 from rq import get_current_job as get_current_rq_job
 from rq.command import send_stop_job_command
@@ -40,7 +42,10 @@ REDELIVERIES = 3
 """How often RQ brings the same attempt back after a killed horse, a lost host, or bookkeeping that failed."""
 
 QueueError = RedisError
-"""What enqueueing raises when Redis is away."""
+"""What enqueueing raises when Redis is away, or refuses something."""
+
+NO_ANSWER = (RedisConnectionError, RedisTimeoutError)
+"""Of these, those that say that Redis is away, and so for all of its queues."""
 
 TimedOut = BaseTimeoutException
 """What a function that exceeds its time limit gets to see."""
@@ -76,6 +81,18 @@ def forget_queues() -> None:
 def ping() -> None:
     """Raise ``QueueError`` if Redis is away."""
     queue(settings.QUEUE).connection.ping()
+
+
+Server = tuple[Any, ...]
+"""What tells one Redis from another."""
+
+PLACES = ("URL", "UNIX_SOCKET_PATH", "HOST", "PORT", "SENTINELS", "MASTER_NAME", "USE_REDIS_CACHE")
+
+
+def server(name: str) -> Server:
+    """Where the Redis of this queue is, by the settings."""
+    configured = getattr(django_settings, "RQ_QUEUES", {}).get(name, {})
+    return tuple(repr(configured.get(place)) for place in PLACES)
 
 
 def default_timeout(name: str) -> int:
