@@ -83,22 +83,27 @@ def ping() -> None:
     queue(settings.QUEUE).connection.ping()
 
 
-Server = tuple[Any, ...]
-"""What tells one Redis from another."""
+Server = tuple[str, ...]
+"""Where a Redis is: what tells one from another."""
 
 PLACES = ("URL", "UNIX_SOCKET_PATH", "HOST", "PORT", "SENTINELS", "MASTER_NAME", "USE_REDIS_CACHE")
+"""The keys of a queue's settings that say where its Redis is."""
 
 
 def server(name: str) -> Server:
-    """Where the Redis of this queue is, by the settings."""
-    configured = getattr(django_settings, "RQ_QUEUES", {}).get(name, {})
+    """The Redis of this queue."""
+    configured = _configured(name)
     return tuple(repr(configured.get(place)) for place in PLACES)
 
 
 def default_timeout(name: str) -> int:
-    """Seconds that the queue allows a job; -1: no limit. Read from the settings: a queue would open a connection."""
-    configured = getattr(django_settings, "RQ_QUEUES", {}).get(name, {}).get("DEFAULT_TIMEOUT")
-    return int(parse_timeout(configured) or Queue.DEFAULT_TIMEOUT)
+    """Seconds that the queue allows a job; -1: no limit."""
+    return int(parse_timeout(_configured(name).get("DEFAULT_TIMEOUT")) or Queue.DEFAULT_TIMEOUT)
+
+
+def _configured(name: str) -> dict[str, Any]:
+    """The settings of this queue; to ask the queue itself would open a connection."""
+    return dict(getattr(django_settings, "RQ_QUEUES", {}).get(name, {}))
 
 
 # Enqueue

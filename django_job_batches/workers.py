@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import router
-from redis.exceptions import RedisError
 from rq import Queue, Worker
 from rq.exceptions import StopRequested
 from rq.job import Job
@@ -18,6 +17,7 @@ from rq.worker import WorkerStatus
 from django_job_batches import execution, reconciling
 from django_job_batches.conf import settings
 from django_job_batches.models import Batch
+from django_job_batches.queues import QueueError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,11 @@ class BatchWorker(Worker):
         kwargs.setdefault("maintenance_interval", int(settings.RECONCILE_EVERY))
         super().__init__(*args, **kwargs)
         self._misses_redis = False
+
+    @property
+    def dequeue_timeout(self) -> int:
+        """Seconds. RQ adds ten, and takes a connection on which nothing came for so long as broken."""
+        return max(1, min(super().dequeue_timeout, int(settings.RECONCILE_EVERY)))
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         with _no_connections_left():
@@ -73,7 +78,7 @@ class BatchWorker(Worker):
         try:
             super().heartbeat(*args, **kwargs)
             self._misses_redis = False
-        except RedisError:
+        except QueueError:
             self._misses_redis = True
             if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
                 raise StopRequested from None

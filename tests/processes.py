@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 # Seconds that a test waits for what takes one or two on a quiet machine: so many that a busy one does not matter, and
 # less than the 90 after which RQ's own maintenance brings a lost job back, so that no test passes because of that.
 PATIENCE = 60
+BATCH_WORKER = "django_job_batches.workers.BatchWorker"
 
 
 def wait_until(

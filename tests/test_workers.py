@@ -13,18 +13,10 @@ import pytest
 from redis import Redis
 
 from django_job_batches import batch_of, job_of
-from django_job_batches.models import Batch
 from tests import jobs, jobs_failures
-from tests.failures.books import ended, numbers, rows_of
+from tests.failures.books import ended, has_ended, numbers, rows_of
 from tests.invariants import assert_all_ended
-from tests.processes import PATIENCE, ROOT, Record, wait_until
-
-BATCH_WORKER = "django_job_batches.workers.BatchWorker"
-
-
-def has_finished(batch: Batch) -> bool:
-    batch.refresh_from_db()
-    return batch.is_finished and not batch.open_callbacks
+from tests.processes import BATCH_WORKER, PATIENCE, ROOT, Record, wait_until
 
 
 @pytest.mark.parametrize("worker_class", [BATCH_WORKER, "rq.Worker"])
@@ -33,7 +25,7 @@ def test_f07_a_killed_horse(worker_class: str, workers: Any, record: Record) -> 
     batch = batch_of([jobs.kill_self, job_of(jobs.succeed, 1)], allow_failures=1, on_finish=job_of(jobs.succeed, 2))
     batch = batch.dispatch()
     workers(worker_class=worker_class)
-    wait_until(partial(has_finished, batch))
+    wait_until(partial(has_ended, batch), timeout=10)
     assert numbers(ended(batch)) == (1, 1, 0)
     assert batch.errors()[0].error_class == "django_job_batches.exceptions.WorkerLost"
     assert record.lines() == ["kill_self", "succeed 1", "succeed 2"]
@@ -43,7 +35,7 @@ def test_a_killed_horse_is_settled_by_its_worker(workers: Any, record: Record) -
     """...at once, and RQ does not bring the attempt back for it."""
     batch = batch_of([jobs.kill_self]).dispatch()
     [worker] = workers(worker_class=BATCH_WORKER)
-    wait_until(partial(has_finished, batch))
+    wait_until(partial(has_ended, batch), timeout=10)
     worker.stop()
     assert_all_ended()
     assert worker.output().count(batch.jobs.get().rq_job_id) >= 1
@@ -58,7 +50,7 @@ def test_f11_a_horse_that_dies_around_its_last_commit(
     """Before it, or between it and the callback's enqueue: the callback runs all the same."""
     batch = batch_of([body], allow_failures=1, on_finish=job_of(jobs.succeed, 2)).dispatch()
     workers(worker_class=worker_class)
-    wait_until(partial(has_finished, batch))
+    wait_until(partial(has_ended, batch), timeout=10)
     status = "failed" if body is jobs_failures.die_before_settling else "succeeded"
     assert rows_of(ended(batch)) == [status]
     assert record.lines() == [body.__name__, "succeed 2"]
@@ -74,7 +66,7 @@ def test_a_lost_neighbour_is_noticed_by_an_idle_worker(workers: Any, record: Rec
     neighbour.kill_all()
     for member in redis.zrange("rq:wip:default", 0, -1):
         redis.zadd("rq:wip:default", {member: time.time() - 1})  # 90 seconds later
-    wait_until(partial(has_finished, batch))
+    wait_until(partial(has_ended, batch))
     assert ended(batch).errors()[0].error_class == "django_job_batches.exceptions.WorkerLost"
 
 
@@ -85,7 +77,7 @@ def test_f36_no_connection_is_handed_down(workers: Any, record: Record) -> None:
     items = [jobs.kill_self, *[jobs_failures.name_connection] * 5]
     batch = batch_of(items, allow_failures=1).dispatch()
     workers(worker_class=BATCH_WORKER, env=env)
-    wait_until(partial(has_finished, batch))
+    wait_until(partial(has_ended, batch))
     lines = [line for line in record.lines() if line.startswith("connection")]
     assert len({line.split()[1] for line in lines}) == 5
 
@@ -99,7 +91,7 @@ def test_in_a_pool(live_db: None, record: Record) -> None:
         start_new_session=True,
     )
     try:
-        wait_until(partial(has_finished, batch))
+        wait_until(partial(has_ended, batch))
     finally:
         pool.terminate()
         pool.wait(PATIENCE)

@@ -32,7 +32,8 @@ def version_of(*texts: Any) -> str:
 class LiveAdmin(ReadingAdmin):
     """``live_columns`` of the list and ``live_parts`` of the page are kept up to date.
 
-    The page's template has an element ``data-live-part`` for each part, with what ``render_part()`` makes of it.
+    The page's template has an element ``data-live-part`` for each part, with what ``render_part()`` makes of it. What
+    is shown, a subclass says: by ``live_rows()``, ``pulse()`` and ``part_context()``.
     """
 
     class Media:

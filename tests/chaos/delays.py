@@ -19,12 +19,13 @@ import django
 
 from tests.chaos.delay_cases import CASES, Case
 from tests.chaos.delay_scene import Scene, Way, database_of, environment_of
+from tests.processes import BATCH_WORKER
 
 PATIENCE = 900
 
 WAYS = [
     Way("rq.Worker, other jobs come by", traffic=True),
-    Way("BatchWorker, idle", worker="django_job_batches.workers.BatchWorker"),
+    Way("BatchWorker, idle", worker=BATCH_WORKER),
     Way("rq.Worker, idle, and reconcile_batches --every 30", command=True),
 ]
 

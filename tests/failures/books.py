@@ -19,6 +19,12 @@ def ended(batch: Batch) -> Batch:
     return batch
 
 
+def has_ended(batch: Batch) -> bool:
+    """Whether the batch and its callbacks have ended, by now."""
+    batch.refresh_from_db()
+    return batch.is_finished and not batch.open_callbacks
+
+
 def first_item(batch: Batch) -> BatchJob:
     return batch.jobs.filter(role="item").select_related("batch").order_by("position")[0]
 

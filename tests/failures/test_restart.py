@@ -18,15 +18,13 @@ from django.conf import settings
 from redis import Redis
 
 from django_job_batches import batch_of, chain, job_of
-from django_job_batches.models import Batch, BatchJob
+from django_job_batches.models import BatchJob
 from tests import jobs, jobs_failures
 from tests.chaos.servers import DATABASE_SERVERS, DatabaseServer, restart
-from tests.failures.books import ended, numbers, rows_of
+from tests.failures.books import ended, has_ended, numbers, rows_of
 from tests.in_process import work
 from tests.invariants import assert_all_ended
-from tests.processes import ROOT, Record, WorkerProcess, wait_until
-
-BATCH_WORKER = "django_job_batches.workers.BatchWorker"
+from tests.processes import BATCH_WORKER, ROOT, Record, WorkerProcess, wait_until
 
 # The database
 
@@ -123,11 +121,6 @@ def test_f37_an_idle_worker_survives_a_restart_of_the_database(elsewhere: Elsewh
 
 
 # The workers
-
-
-def has_ended(batch: Batch) -> bool:
-    batch.refresh_from_db()
-    return batch.is_finished and not batch.open_callbacks
 
 
 def test_a_warm_stop_lets_the_job_end(workers: Any, record: Record) -> None:
