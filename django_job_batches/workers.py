@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,15 +55,14 @@ class BatchWorker(Worker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        if timeout is None:  # a burst does not wait
-            return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
-        idle_since = time.monotonic()
-        while not self._stop_requested:
-            if taken := super().dequeue_job_and_maintain_ttl(STEP, STEP):
-                return taken
-            if max_idle_time is not None and time.monotonic() - idle_since >= max_idle_time:
-                return None
-        raise StopRequested
+        return super().dequeue_job_and_maintain_ttl(timeout and min(timeout, STEP), max_idle_time)
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        """RQ asks this before each look for a job, with none in its hands: the moment for an asked stop."""
+        if self._stop_requested:
+            raise StopRequested
+        return bool(super().should_run_maintenance_tasks)
 
     def _shutdown(self) -> None:
         """RQ raises out of whatever an idle worker does. If that is taking a job, the job is in no queue any more, and

@@ -186,11 +186,26 @@ def test_an_idle_batch_worker_stops_within_seconds(queues: list[str], workers: A
     assert time.monotonic() - began < 10
 
 
-def test_a_batch_worker_stops_while_redis_is_away(workers: Any, record: Record, redis_down: Any) -> None:
+def test_a_batch_worker_stops_while_redis_is_away(workers: Any, record: Record, redis: Redis, redis_down: Any) -> None:
     [worker] = workers(worker_class=BATCH_WORKER)
+    wait_until(lambda: redis.hget(f"rq:worker:{worker.name}", "state") == b"idle")  # RQ's waits for Redis only then
     with redis_down():
-        wait_until(lambda: worker.output().count("could not connect to Redis") > 1)
+        wait_until(lambda: worker.output().count("could not connect to Redis") > 1 or not worker.is_alive)
+        assert worker.is_alive, worker.output()
         worker.stop()
+
+
+@pytest.mark.parametrize("beat", [2, 3, 4])
+def test_a_batch_worker_outlives_redis(beat: int, workers: Any, record: Record, redis_down: Any) -> None:
+    """Whatever an idle one was about to ask of Redis: it waits, and goes on with the next one."""
+    worker_class = "tests.workers.BatchWorkerThatLosesRedis"
+    [worker] = workers(worker_class=worker_class, env={"LOSE_REDIS_AT": str(beat)})
+    wait_until(lambda: "could not connect to Redis" in worker.output() or not worker.is_alive)
+    assert worker.is_alive, worker.output()
+    with redis_down():
+        pass  # afterwards there is an empty one
+    batch = batch_of([jobs.succeed]).dispatch()
+    wait_until(partial(has_ended, batch))
 
 
 # The code
